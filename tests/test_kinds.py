@@ -8,21 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.tiny_runs import (
-    arrays,
-    command,
-    metrics,
-    read_lines,
-    scratch,
-    tiny_corpus,
-    train,
-)
+from tests.tiny_runs import arrays, command, metrics, read_lines, scratch, tiny_corpus, train
 from transformer_jax.tables.experiment import Job, Scale
 from transformer_jax.tables.results import hypotheses as hypotheses_of
 
-pytestmark = pytest.mark.slow(
-    "each kind of model is trained, killed and goes through every command"
-)
+pytestmark = pytest.mark.slow("models are trained, killed and go through every command")
 
 STEPS = 12
 SETTINGS = {
@@ -123,18 +113,3 @@ def test_attention_is_drawn_of_layers_that_have_weights(run, tmp_path, capsys):
     assert status == (0 if any(kinds.values()) else 2)
     if status == 0:
         assert json.loads(weights.read_text()).keys() >= {k for k, has in kinds.items() if has}
-
-
-def test_the_encoder_and_the_decoder_are_part_of_what_a_run_is(tmp_path, capsys):
-    folder = trained("recurrent", "transformer")
-    settings = settings_of("recurrent", "transformer")
-    for side in ("encoder", "decoder"):
-        own = settings[f"model__{side}"]
-        other = "recurrent" if own == "transformer" else "transformer"
-        capsys.readouterr()
-        hidden = None if other == "transformer" else 24  # read by recurrent sides only
-        changes = {f"model__{side}": other, "model__d_hidden": hidden}
-        assert train(folder, **{**settings, **changes}) == 2
-        assert f"model.{side}: the run has '{own}'" in capsys.readouterr().err
-        assert train(tmp_path / "other", **{f"model__{side}": "recurent"}) == 2
-        assert "Did you mean 'recurrent'?" in capsys.readouterr().err

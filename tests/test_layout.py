@@ -25,6 +25,7 @@ SCRIPTS = sorted(
     path for name in ("configs", "experiments") for path in (ROOT / name).rglob("*.py")
 )
 CONFIGS_FILE = "tests/model/configs.py"
+SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
 BENCHMARKS = sorted((ROOT / "benchmarks").rglob("*.py"))
 
 # Modules at the package's top level that every part may import; they import only one another.
@@ -32,6 +33,7 @@ SHARED = {"__version__", "allocator", "compilation", "errors", "files", "kinds"}
 # What each part may import beside itself and SHARED: folders of the package, or modules of one.
 # Training, decoding and evaluation do not know each other: commands combine them.
 COMMON = {"config", "text", "model", "parallel", "runs"}
+USE = {*COMMON, "training", "decoding", "evaluation", "reporting"}
 MAY_IMPORT = {
     "config": set(),
     "text": {"config"},
@@ -43,62 +45,26 @@ MAY_IMPORT = {
     "evaluation": COMMON,
     "interop": {"config", "text", "model"},
     "reporting": set(),
-    "use": {*COMMON, "training", "decoding", "evaluation", "reporting"},
+    "use": USE,
     "tables": {*COMMON, "training", "reporting", "use.command_line"},
     "api": {*COMMON, "decoding", "evaluation", "reporting", "use"},
     "serving": {*COMMON, "decoding", "evaluation", "api"},
-    "commands": {
-        *COMMON,
-        "training",
-        "decoding",
-        "evaluation",
-        "interop",
-        "reporting",
-        "use",
-        "api",
-        "serving",
-    },
+    "commands": {*USE, "interop", "use", "api", "serving"},
     "__init__": {"api"},
     "__main__": {"config", "parallel", "use", "commands", "runs.run_folder"},
 }
 
 # Beside the commands' own functions: parts, or modules of one.
-EXPERIMENTS_MAY_IMPORT = {
-    "text.built_in_corpus",
-    "config",
-    "errors",
-    "files",
-    "kinds",
-    "model",
-    "reporting",
-    "tables",
-    "api",
-    "commands.attention",
-    "use.command_line",
-    "use.loading",
-    "evaluation.alignment",
-    "evaluation.attention",
-    "runs.metrics",
-    "text.batches",
-    "text.hmm_aligner",
-    "text.lines",
-    "text.words",
-    "training.optimizer",
-}
+EXPERIMENTS_MAY_IMPORT = {"config", "model", "reporting", "tables", "api"}
+EXPERIMENTS_MAY_IMPORT |= {"commands.attention", "use.command_line", "use.loading"}
+EXPERIMENTS_MAY_IMPORT |= {"evaluation.alignment", "evaluation.attention"}
+EXPERIMENTS_MAY_IMPORT |= {"runs.metrics", "training.optimizer"}
+EXPERIMENTS_MAY_IMPORT |= {"text.batches", "text.built_in_corpus", "text.hmm_aligner"}
+EXPERIMENTS_MAY_IMPORT |= {"text.lines", "text.words"}
 
-NEVER_IMPORTED = {
-    # Neither is needed to install, train or test.
-    "tensorflow",
-    "torch",
-    # They run code that is in the data.
-    "pickle",
-    "cPickle",
-    "cloudpickle",
-    "dill",
-    "joblib",
-    "marshal",
-    "shelve",
-}
+NEVER_IMPORTED = {"tensorflow", "torch"}  # neither is needed to install, train or test
+# They run code that is in the data.
+NEVER_IMPORTED |= {"pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 
 LARGEST_FILE = 400
 LARGEST_FUNCTION = 60
@@ -149,17 +115,11 @@ def imports(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def internal_imports(path: Path) -> Iterator[str]:
-    """What a file imports of the package, such as "text.vocabulary.EOS"."""
-    for name in imports(path):
-        if name.startswith("transformer_jax."):
-            yield name.removeprefix("transformer_jax.")
-
-
 def forbidden_imports(path: Path, allowed: set[str]) -> list[str]:
-    """Internal imports of a file that are neither in these parts or modules nor shared."""
-    prefixes = tuple(f"{name}." for name in allowed | SHARED)
-    return [name for name in internal_imports(path) if not f"{name}.".startswith(prefixes)]
+    """What a file imports of the package that is neither in these parts or modules nor shared."""
+    prefixes = tuple(f"transformer_jax.{name}." for name in allowed | SHARED)
+    internal = [name for name in imports(path) if name.startswith("transformer_jax.")]
+    return [name for name in internal if not f"{name}.".startswith(prefixes)]
 
 
 def test_these_tests_find_the_files():
@@ -177,13 +137,12 @@ def test_every_folder_of_the_package_is_installed():
 
 
 def test_presets_and_experiments_are_installed_too():
-    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     shipped = {f"transformer_jax.shipped.{name}": name for name in ("configs", "experiments")}
-    assert setuptools["package-dir"] == shipped
+    assert SETUPTOOLS["package-dir"] == shipped
     packages = {module_of(path) for path in MODULES if path.name == "__init__.py"}
     packages |= shipped.keys()
     packages |= {f"transformer_jax.shipped.{module_of(path.parent)}" for path in SCRIPTS}
-    assert sorted(setuptools["packages"]) == sorted(packages)
+    assert sorted(SETUPTOOLS["packages"]) == sorted(packages)
 
 
 @for_each(MODULES)
@@ -253,19 +212,21 @@ def test_only_the_model_asks_what_the_model_is(path):
     assert not found
 
 
+# Keys of the model whose value is an entry of a registry.
+CHOICES = [key for name, key in KEYS.items() if name.startswith("model.") and key.choices_of]
+
+
 def test_every_entry_of_a_registry_is_in_the_harness():
     """tests/model/test_harness.py runs over the list, so a new entry is tested as a model."""
     used: dict[str, set[str]] = {}
-    keys = [key for name, key in KEYS.items() if name.startswith("model.") and key.choices_of]
-    for key in keys:
-        values = {
-            changes.get(key.name.partition(".")[2], key.default) for changes in CONFIGS.values()
-        }
+    for key in CHOICES:
+        name = key.name.partition(".")[2]
+        values = {changes.get(name, key.default) for changes in CONFIGS.values()}
         used.setdefault(key.choices_of, set()).update(values)
     assert len(used) >= 5
     missing = [
         f"add a line with {key.name}={name!r} to {CONFIGS_FILE}"
-        for key in keys
+        for key in CHOICES
         for name in sorted(set(key.valid_choices()) - used[key.choices_of])
     ]
     assert not missing, "\n".join(missing)
@@ -274,15 +235,12 @@ def test_every_entry_of_a_registry_is_in_the_harness():
 def test_every_entry_of_a_registry_has_a_meaning_and_a_test_by_hand():
     """The harness compares a part with itself; only a test of its own knows what it should be."""
     folder = ROOT / "tests" / "model"
-    shared = {"configs.py", "test_harness.py"}
-    tests = " ".join(
-        path.read_text(encoding="utf-8") for path in folder.glob("*.py") if path.name not in shared
-    )
-    keys = [key for name, key in KEYS.items() if name.startswith("model.") and key.choices_of]
+    own = set(folder.glob("*.py")) - {folder / "configs.py", folder / "test_harness.py"}
+    tests = " ".join(path.read_text(encoding="utf-8") for path in own)
     wrong = []
-    for key in keys:
+    for key in CHOICES:
         for name in key.valid_choices():
-            meanings = " ".join(one.meaning for one in keys if name in one.valid_choices())
+            meanings = " ".join(one.meaning for one in CHOICES if name in one.valid_choices())
             is_word = re.compile(rf"\b{name}\b")
             if not is_word.search(meanings):
                 wrong.append(f"say what {name!r} is in the meaning of {key.name}, config/model.py")
@@ -308,8 +266,7 @@ def test_every_auxiliary_loss_has_a_key_for_its_weight():
 
 
 def test_an_installed_package_has_every_file():
-    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    patterns = pyproject["tool"]["setuptools"]["package-data"]
+    patterns = SETUPTOOLS["package-data"]
     data = {
         str(path.relative_to(PACKAGE))
         for path in PACKAGE.rglob("*")
@@ -477,7 +434,3 @@ def test_the_tour_names_every_file_of_the_package():
         if not path.startswith(".") and not any(fnmatch.fnmatch(path, name) for name in listed)
     ]
     assert not unnamed, "add a line for these to docs/tour.md"
-
-
-def test_the_readme_links_to_the_tour():
-    assert "docs/tour.md" in (ROOT / "README.md").read_text(encoding="utf-8")

@@ -43,7 +43,7 @@ def test_the_cells_run_in_order(own_log, capsys):
         for old, new in SHORT.items():
             if old in code:
                 code = code.replace(old, new)
-                replaced = replaced | {old}
+                replaced.add(old)
         exec(compile(code, f"cell {number}", "exec"), names)
     assert replaced == SHORT.keys()
     printed = capsys.readouterr().out
@@ -58,7 +58,6 @@ def test_outputs_are_stored(number):
     outputs = cell["outputs"]
     assert not [one for one in outputs if one["output_type"] == "error"]
     assert ("plt.show()" in code) == any("image/png" in one.get("data", {}) for one in outputs)
-    assert (
-        bool(outputs) == any(word in code for word in ("print(", "show(", "train(")) or not number
-    )
+    shows = any(word in code for word in ("print(", "show(", "train("))
+    assert bool(outputs) == shows or not number
     assert cell["execution_count"] == number + 1

@@ -16,7 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
+import numpy as np
 import pytest
 
 from tests import tiny_runs as runs
@@ -27,20 +29,38 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).parent.parent
-READ = {
-    "config.json",
-    "corpus.sha256",
-    "vocabulary.model",
-    "run.sha256.json",
-    "metrics.jsonl",
-    "40.sha256.json",
-}
+READ = {"config.json", "corpus.sha256", "vocabulary.model", "run.sha256.json", "metrics.jsonl"}
+READ |= {"40.sha256.json"}
 # Of tensorboardX, whose queue to a thread of its own pickles events; and of imports of .pyc files.
 HARMLESS = {
     "pickle.find_class": multiprocessing.queues.__file__,
     "marshal.load": "",
     "marshal.loads": "<frozen importlib._bootstrap_external>",
 }
+
+
+def use(run: Path, *commands: str) -> list[int]:
+    """The exit status of commands, by default all that read a run; 1 if a command raises."""
+    flags = {
+        "train": [],
+        "average": ["--last=2"],
+        "translate": ["--beam_size=1"],
+        "evaluate": ["--beam_size=1", "--checkpoint=best"],
+        "attention": ["A dog.", "--checkpoint=average", f"--output={run.parent}/heat.png"],
+    }
+    statuses = []
+    for command in commands or flags:
+        given = SimpleNamespace(buffer=io.BytesIO(b"A dog.\n"))
+        with mock.patch.object(sys, "stdin", given):
+            try:
+                if command == "train":
+                    status = runs.train(run, train__steps=41)
+                else:
+                    status = runs.command(command, f"--workdir={run}", *flags[command])
+            except Exception:
+                status = 1
+        statuses.append(status)
+    return statuses
 
 
 # Watched -----------------------------------------------------------------------------------------
@@ -89,24 +109,8 @@ class Watch:
 def use_while_watched(folder: str) -> None:
     """Every command that reads a run's folder, then what must be seen; printed as JSON."""
     watch = Watch(Path(folder))
-    run = f"--workdir={folder}/run"
-    corpus = f"{folder}/corpus"
-    sys.stdin = SimpleNamespace(buffer=io.BytesIO(b"A dog.\n"))  # type: ignore[assignment]
-    out = sys.stdout
-    sys.stdout = io.TextIOWrapper(io.BytesIO())
-    statuses = [
-        runs.train(Path(folder) / "run", data__path=corpus, train__steps=41),
-        runs.command("average", run, "--last=2"),
-        runs.command("translate", run, "--checkpoint=average"),
-        runs.command(
-            "evaluate",
-            run,
-            "--checkpoint=best",
-            f"--src={corpus}/test.en",
-            f"--ref={corpus}/test.de",
-        ),
-        runs.command("attention", run, "A dog.", f"--output={folder}/heat.png"),
-    ]
+    with contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO())):
+        statuses = use(Path(folder) / "run")
     found = watch.seen
     watch.seen = []
     pickle.loads(pickle.dumps(OrderedDict()))
@@ -114,17 +118,12 @@ def use_while_watched(folder: str) -> None:
     _pickle.loads(pickle.dumps([]))
     marshal.loads(marshal.dumps([]))
     exec(compile("", f"{folder}/run/code.py", "exec"))
-    sys.stdout = out
     report = {"statuses": statuses, "found": found, "control": watch.seen}
     print(json.dumps({**report, "opened": sorted(watch.opened)}))
 
 
 def test_no_command_unpickles_while_it_uses_a_run(tmp_path):
     runs.copy_of_run(tmp_path / "run")
-    corpus = tmp_path / "corpus"
-    corpus.mkdir()
-    for path in runs.tiny_corpus().iterdir():
-        (corpus / path.name).write_bytes(path.read_bytes())
     program = f"from {__name__} import use_while_watched as use; use({str(tmp_path)!r})"
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=300
@@ -133,16 +132,8 @@ def test_no_command_unpickles_while_it_uses_a_run(tmp_path):
     report = json.loads(done.stdout)
     assert report["statuses"] == [0] * 5, done.stderr
     assert set(report["opened"]) >= READ
-    kinds = [line.split()[0] for line in report["control"]]
-    assert kinds == [
-        "loads",
-        "pickle.find_class",
-        "Unpickler.load",
-        "loads",
-        "marshal.loads",
-        "compile",
-        "exec",
-    ]
+    kinds = " ".join(line.split()[0] for line in report["control"])
+    assert kinds == "loads pickle.find_class Unpickler.load loads marshal.loads compile exec"
     assert report["found"] == []
 
 
@@ -161,30 +152,9 @@ class Trap:
 
 def traps(marker: Path) -> list[bytes]:
     """A pickle as text, one as bytes, and an array of objects."""
-    import numpy as np
-
     array = io.BytesIO()
     np.save(array, np.array([Trap(marker)], dtype=object), allow_pickle=True)
     return [pickle.dumps(Trap(marker), protocol) for protocol in (0, 5)] + [array.getvalue()]
-
-
-def use(run: Path, *commands: str) -> None:
-    """Runs commands on a run; they may fail."""
-    sys.stdin = SimpleNamespace(buffer=io.BytesIO(b"A dog.\n"))  # type: ignore[assignment]
-    flags = {
-        "train": None,
-        "average": ["--last=2"],
-        "translate": ["--beam_size=1"],
-        "evaluate": ["--beam_size=1", "--checkpoint=best"],
-        "attention": ["A dog.", f"--output={run.parent}/heat.png"],
-    }
-    for command in commands:
-        with contextlib.suppress(Exception):
-            given = flags[command]
-            if given is None:
-                runs.train(run, train__steps=41)
-            else:
-                runs.command(command, f"--workdir={run}", *given)
 
 
 @pytest.fixture
@@ -193,8 +163,6 @@ def marker(tmp_path: Path) -> Path:
 
 
 def test_a_trap_springs_when_it_is_unpickled(marker):
-    import numpy as np
-
     *pickles, array = traps(marker)
     for content in pickles:
         pickle.loads(content)
@@ -206,20 +174,18 @@ def test_a_trap_springs_when_it_is_unpickled(marker):
 @pytest.mark.parametrize(
     "name", ["run.sha256.json", "config.json", "corpus.sha256", "vocabulary.model"]
 )
-def test_a_pickle_in_place_of_a_small_file_is_not_loaded(name, tmp_path, marker, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", None)
+def test_a_pickle_in_place_of_a_small_file_is_not_loaded(name, tmp_path, marker):
     run = runs.copy_of_run(tmp_path / "run")
     (run / "run.sha256.json").unlink()  # as who sets a trap would
     for content in traps(marker):
         (run / name).write_bytes(content)
-        use(run, "train", "average", "translate", "evaluate", "attention")
+        use(run)
         assert not marker.exists()
 
 
-def test_pickles_in_place_of_a_checkpoint_s_files_are_not_loaded(tmp_path, marker, monkeypatch):
+def test_pickles_in_place_of_a_checkpoint_s_files_are_not_loaded(tmp_path, marker):
     from transformer_jax.runs.checkpoints import write_manifest
 
-    monkeypatch.setattr(sys, "stdin", None)
     run = runs.copy_of_run(tmp_path / "run")
     checkpoint = run / "checkpoints" / "40"
     files = [path for path in sorted(checkpoint.rglob("*")) if path.is_file()]
@@ -235,12 +201,11 @@ def test_pickles_in_place_of_a_checkpoint_s_files_are_not_loaded(tmp_path, marke
     for path in files:
         path.write_bytes(traps(marker)[0])
     write_manifest(checkpoint)
-    use(run, "train", "average", "translate", "evaluate", "attention")
+    use(run)
     assert not marker.exists()
 
 
-def test_pickles_beside_a_run_s_files_are_not_loaded(tmp_path, marker, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", None)
+def test_pickles_beside_a_run_s_files_are_not_loaded(tmp_path, marker):
     run = runs.copy_of_run(tmp_path / "run")
     content = traps(marker)[1]
     code = f"import os; os.mkdir({str(marker)!r})\n"
@@ -250,7 +215,7 @@ def test_pickles_beside_a_run_s_files_are_not_loaded(tmp_path, marker, monkeypat
             (folder / name).write_bytes(content)
         for name in ("__init__.py", "numpy.py", "sitecustomize.py", "config.py", "get_config.py"):
             (folder / name).write_text(code)
-    use(run, "average", "translate", "evaluate", "attention", "train")
+    use(run)
     (run / "metrics.jsonl").write_bytes(content)
     use(run, "train")
     assert not marker.exists()

@@ -14,25 +14,14 @@ from transformer_jax.config.schema import KEYS, SECTIONS
 
 ROOT = Path(__file__).parent.parent
 MOST_BYTES, MOST_CHARACTERS = 8_192, 100
-PAGES = (
-    "README.md",
-    "docs/faq.md",
-    "docs/guide.md",
-    "docs/results.md",
-    "docs/tutorial.md",
-    "docs/add_attention.md",
-)
+DOCS = ("add_attention", "faq", "guide", "results", "tutorial")
+PAGES = ["README.md", *(f"docs/{name}.md" for name in DOCS)]
 CODE = re.compile(r"^```\w*\n(.*?)^```$", re.M | re.S)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 SECTION = "|".join(sorted(SECTIONS))
 KEY = re.compile(rf"`(?:{SECTION})\.[a-z][a-z_]*\b|--config\.(?:{SECTION})\.[a-z_]+")
-FILES = {
-    "train.en",
-    "train.de",
-    "train.parquet",
-    "vocabulary.model",
-    "model.safetensors",
-}  # named like keys
+# Named like keys.
+FILES = {"train.en", "train.de", "train.parquet", "vocabulary.model", "model.safetensors"}
 
 
 def text_of(page: str) -> str:
@@ -59,7 +48,8 @@ def test_equation_1_of_the_readme_is_the_code():
 
 def test_the_readme_has_the_two_commands_and_a_figure():
     readme = text_of("README.md")
-    assert "make demo" in readme and "make test" in readme and "docs/faq.md" in readme
+    for words in ("make demo", "make test", "docs/faq.md", "docs/tour.md"):
+        assert words in readme
     assert re.search(r"!\[[^]]+\]\(docs/results/[^)]+\.png\)", readme)
 
 

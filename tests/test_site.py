@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -40,16 +41,14 @@ def test_commands_of_the_tutorial_exist():
 
 
 @pytest.fixture
-def page_s_code(monkeypatch):
+def page_s_code():
     """The names that the code of add_attention.md defines; its scores are known for one test."""
-    for name in ("distance", "scaled_distance"):
-        assert name not in SCORES, "the page adds what is there"
-    names: dict = {"__name__": "distance"}
-    for block in CODE.findall((DOCS / "add_attention.md").read_text()):
-        exec(compile(block, "docs/add_attention.md", "exec"), names)
-    yield names
-    for name in ("distance", "scaled_distance"):
-        del SCORES[name]
+    assert not {"distance", "scaled_distance"} & SCORES.keys(), "the page adds what is there"
+    names = {"__name__": "distance"}
+    with mock.patch.dict(SCORES):
+        for block in CODE.findall((DOCS / "add_attention.md").read_text()):
+            exec(compile(block, "docs/add_attention.md", "exec"), names)
+        yield names
 
 
 def test_the_score_of_the_page_is_its_formula(page_s_code):

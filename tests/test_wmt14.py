@@ -79,17 +79,11 @@ def test_the_recipe_is_the_paper_s(argument):
 @pytest.mark.slow("trains on a TFDS data set")
 def test_a_shrunken_one_trains_on_tfds_and_translates(tmp_path, capsys, monkeypatch):
     corpus = runs.tiny_corpus()
-    german, english = (
-        {
-            stem: runs.read_lines(corpus / f"{stem}.{language}")
-            for stem in ("train", "valid", "test")
-        }
-        for language in ("de", "en")
-    )
     splits = {"train": "train", "validation": "valid", "test": "test"}
-    pairs = {
-        split: list(zip(german[stem], english[stem], strict=True)) for split, stem in splits.items()
-    }
+    pairs = {}
+    for split, stem in splits.items():
+        german, english = (runs.read_lines(corpus / f"{stem}.{side}") for side in ("de", "en"))
+        pairs[split] = list(zip(german, english, strict=True))
     write_wmt14_like(tmp_path / "tfds", pairs)
     keys = {
         "data.path": tmp_path / "tfds",
@@ -104,7 +98,7 @@ def test_a_shrunken_one_trains_on_tfds_and_translates(tmp_path, capsys, monkeypa
     first, *_, last = [r for r in runs.metrics(tmp_path / "run") if r["kind"] == "train"]
     assert last["nats_per_token"] < first["nats_per_token"] < 8
 
-    source = "\n".join(english["test"][:3]).encode() + b"\n"
+    source = "\n".join(english[:3]).encode() + b"\n"
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(source)))
     capsys.readouterr()
     assert runs.command("translate", workdir, "--beam_size=1") == 0

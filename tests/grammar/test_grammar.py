@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import itertools
 import re
 import subprocess
 import sys
@@ -63,13 +64,10 @@ def test_the_hash_seed_of_the_process_does_not_matter(train):
         "print([(p.src, p.tgt, p.alignment) for p in grammar.generate('train', 300)])"
     )
     for seed in ("1", "4711"):
+        variables = {"PYTHONIOENCODING": "utf-8", "PYTHONPATH": ":".join(sys.path)}
         run = subprocess.run(
             [sys.executable, "-c", script],
-            env={
-                "PYTHONHASHSEED": seed,
-                "PYTHONIOENCODING": "utf-8",
-                "PYTHONPATH": ":".join(sys.path),
-            },
+            env={"PYTHONHASHSEED": seed, **variables},
             capture_output=True,
             text=True,
             encoding="utf-8",
@@ -127,9 +125,8 @@ def test_the_command_writes_the_files_of_the_package(tmp_path):
     package = Path(built_in_corpus.__file__).parent
     for split in DIGESTS:
         name = f"built_in_{split}.tsv.gz"
-        stored, written = (
-            gzip.open(folder / name, "rt") for folder in (package, tmp_path / "packed")
-        )
+        stored = gzip.open(package / name, "rt")
+        written = gzip.open(tmp_path / "packed" / name, "rt")
         lines = written.readlines()
         assert len(lines) == (20 if split == "train" else 9)
         assert lines == list(islice(stored, len(lines)))
@@ -140,11 +137,8 @@ def test_the_command_writes_the_files_of_the_package(tmp_path):
     ]
     first = grammar.generate("test", 1)[0]
     links = " ".join(f"{i}-{j}" for i, j in first.alignment)
-    assert [line[0] for line in lines] == [
-        " ".join(first.src_words),
-        " ".join(first.tgt_words),
-        links,
-    ]
+    sides = [" ".join(words) for words in (first.src_words, first.tgt_words)]
+    assert [line[0] for line in lines] == [*sides, links]
     assert list(map(len, lines)) == [10] * 3
 
 
@@ -283,14 +277,18 @@ def test_alignments_are_sorted_and_cover_all_but_a_few_kinds_of_words(train):
 # German
 
 
+def finite_forms(with_prefix: bool) -> set[str]:
+    """The finite forms of verbs, whose prefixes are apart or before them, and of auxiliaries."""
+    forms = {form for tenses in german.IRREGULAR.values() for f in tenses for form in f.values()}
+    for verb in VERBS:
+        for past, who in itertools.product((False, True), ("1s", "3s", "1p", "3p")):
+            form = verb.de.finite(past, who)
+            forms |= {form, verb.de.prefix + form} if with_prefix else {form}
+    return forms
+
+
 def test_the_finite_verb_is_second_behind_what_is_fronted(train):
-    finite = {
-        verb.de.finite(past, who)
-        for verb in VERBS
-        for past in (False, True)
-        for who in ("1s", "3s", "1p", "3p")
-    }
-    finite |= {form for forms in german.IRREGULAR.values() for f in forms for form in f.values()}
+    finite = finite_forms(with_prefix=False)
     entries = [entry for group in (*TIMES.values(), COMMENTS) for entry in group]
     fronts = {entry.de: len(entry.de.split()) for entry in entries}
     fronts = dict(sorted(fronts.items(), key=lambda item: -item[1]))  # heute Morgen before heute
@@ -305,13 +303,7 @@ def test_the_finite_verb_is_second_behind_what_is_fronted(train):
 
 
 def test_subordinate_clauses_end_in_their_finite_verb(train):
-    finite = {verb.de.finite(past, who) for verb in VERBS for past in (False, True)
-              for who in ("1s", "3s", "3p")}  # fmt: skip
-    finite |= {verb.de.prefix + form for verb in VERBS if verb.de.prefix
-               for past in (False, True) for who in ("1s", "3s", "3p")
-               for form in [verb.de.finite(past, who)]}  # fmt: skip
-    finite |= {"bin", "ist", "sind", "war", "waren", "habe", "hat", "haben", "hatte", "hatten",
-               "werde", "wird", "werden"}  # fmt: skip
+    finite = finite_forms(with_prefix=True)
     seen = 0
     for pair in train:
         match = re.search(r"(?:^|, )(?:weil|obwohl|dass|als|wenn|nachdem|bevor) ([^,.]*)", pair.tgt)

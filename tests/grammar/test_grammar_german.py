@@ -7,6 +7,7 @@ from grammar.entries import adjective, noun
 from grammar.lexicon import ADJECTIVES, DETERMINERS, NOUNS, VERBS
 from grammar.phrases import NounPhrase, Pronoun, prepositional
 from grammar.words import BARE, NUMBERS, NUMERALS
+from tests.grammar.tables import rows
 
 pytestmark = pytest.mark.slow("nothing but the folder grammar changes these")
 
@@ -16,59 +17,14 @@ ENGLISH = {v.en.whole: v.en for v in VERBS}
 ADJECTIVE = {a.en: a for a in ADJECTIVES}
 DETERMINER = {d.en or d.en_plural: d for d in DETERMINERS.all()} | {"three": NUMERALS[3], "-": BARE}
 
-# "the old man" -> nominative, accusative, dative, genitive; "-" is no determiner.
-SINGULAR = {
-    "the old man": "der alte Mann, den alten Mann, dem alten Mann, des alten Mannes",
-    "the old woman": "die alte Frau, die alte Frau, der alten Frau, der alten Frau",
-    "the big house": "das große Haus, das große Haus, dem großen Haus, des großen Hauses",
-    "a old man": "ein alter Mann, einen alten Mann, einem alten Mann, eines alten Mannes",
-    "a old woman": "eine alte Frau, eine alte Frau, einer alten Frau, einer alten Frau",
-    "a big house": "ein großes Haus, ein großes Haus, einem großen Haus, eines großen Hauses",
-    "this high tower": "dieser hohe Turm, diesen hohen Turm, diesem hohen Turm, "
-    "dieses hohen Turmes",
-    "every new picture": "jedes neue Bild, jedes neue Bild, jedem neuen Bild, jedes neuen Bildes",
-    "my young student": "mein junger Student, meinen jungen Studenten, meinem jungen Studenten, "
-    "meines jungen Studenten",
-    "our dark room": "unser dunkles Zimmer, unser dunkles Zimmer, unserem dunklen Zimmer, "
-    "unseres dunklen Zimmers",
-    "no expensive bus": "kein teurer Bus, keinen teuren Bus, keinem teuren Bus, "
-    "keines teuren Busses",
-    "- cold coffee": "kalter Kaffee, kalten Kaffee, kaltem Kaffee, kalten Kaffees",
-    "- cold milk": "kalte Milch, kalte Milch, kalter Milch, kalter Milch",
-    "- fresh bread": "frisches Brot, frisches Brot, frischem Brot, frischen Brotes",
-}
-PLURAL = {
-    "the old man": "die alten Männer, die alten Männer, den alten Männern, der alten Männer",
-    "- old house": "alte Häuser, alte Häuser, alten Häusern, alter Häuser",
-    "many good book": "viele gute Bücher, viele gute Bücher, vielen guten Büchern, "
-    "vieler guter Bücher",
-    "some red flower": "einige rote Blumen, einige rote Blumen, einigen roten Blumen, "
-    "einiger roter Blumen",
-    "all good book": "alle guten Bücher, alle guten Bücher, allen guten Büchern, "
-    "aller guten Bücher",
-    "both old car": "beide alten Autos, beide alten Autos, beiden alten Autos, beider alten Autos",
-    "his small child": "seine kleinen Kinder, seine kleinen Kinder, seinen kleinen Kindern, "
-    "seiner kleinen Kinder",
-    "no lazy pilot": "keine faulen Piloten, keine faulen Piloten, keinen faulen Piloten, "
-    "keiner faulen Piloten",
-    "three young dog": "drei junge Hunde, drei junge Hunde, drei jungen Hunden, drei junger Hunde",
-}
 
-
-def paradigm(words: str, plural: bool) -> str:
-    determiner, modifier, name = words.split()
+@pytest.mark.parametrize("row", rows("noun_phrases.tsv"), ids=" ".join)
+def test_noun_phrases(row):
+    words, number, *forms = row
+    determiner, modifier, name = words.split()  # "-" is no determiner
+    plural = number == "plural"
     phrase = NounPhrase(16, NOUN[name], DETERMINER[determiner], plural, ADJECTIVE[modifier])
-    return ", ".join(" ".join(w.text for w in phrase.german(case)) for case in german.CASES)
-
-
-@pytest.mark.parametrize("words", SINGULAR)
-def test_singular_noun_phrases(words):
-    assert paradigm(words, plural=False) == SINGULAR[words]
-
-
-@pytest.mark.parametrize("words", PLURAL)
-def test_plural_noun_phrases(words):
-    assert paradigm(words, plural=True) == PLURAL[words]
+    assert [" ".join(w.text for w in phrase.german(case)) for case in german.CASES] == forms
 
 
 def test_nouns_by_their_classes():
@@ -86,39 +42,12 @@ def test_nouns_by_their_classes():
     assert datives == ["Kindern", "Autos", "Frauen", "Lehrern"]
 
 
-# ich, er, wir; then the same in the past; participle; infinitive with zu
-VERBS_BY_HAND = {
-    "kaufen": "kaufe kauft kaufen kaufte kaufte kauften gekauft -",
-    "arbeiten": "arbeite arbeitet arbeiten arbeitete arbeitete arbeiteten gearbeitet -",
-    "öffnen": "öffne öffnet öffnen öffnete öffnete öffneten geöffnet -",
-    "zeichnen": "zeichne zeichnet zeichnen zeichnete zeichnete zeichneten gezeichnet -",
-    "lernen": "lerne lernt lernen lernte lernte lernten gelernt -",
-    "tanzen": "tanze tanzt tanzen tanzte tanzte tanzten getanzt -",
-    "spielen": "spiele spielt spielen spielte spielte spielten gespielt -",
-    "lächeln": "lächle lächelt lächeln lächelte lächelte lächelten gelächelt -",
-    "ändern": "ändere ändert ändern änderte änderte änderten geändert -",
-    "reparieren": "repariere repariert reparieren reparierte reparierte reparierten repariert -",
-    "besuchen": "besuche besucht besuchen besuchte besuchte besuchten besucht -",
-    "übersetzen": "übersetze übersetzt übersetzen übersetzte übersetzte übersetzten übersetzt -",
-    "lesen": "lese liest lesen las las lasen gelesen -",
-    "waschen": "wasche wäscht waschen wusch wusch wuschen gewaschen -",
-    "denken": "denke denkt denken dachte dachte dachten gedacht -",
-    "wissen": "weiß weiß wissen wusste wusste wussten gewusst -",
-    "anrufen": "rufe ruft rufen rief rief riefen angerufen anzurufen",
-    "vorbereiten": "bereite bereitet bereiten bereitete bereitete bereiteten vorbereitet "
-    "vorzubereiten",
-    "anprobieren": "probiere probiert probieren probierte probierte probierten anprobiert "
-    "anzuprobieren",
-    "aufwachen": "wache wacht wachen wachte wachte wachten aufgewacht aufzuwachen",
-}
-
-
-@pytest.mark.parametrize("infinitive", VERBS_BY_HAND)
-def test_german_verbs(infinitive):
+@pytest.mark.parametrize("row", rows("verbs.tsv"), ids=" ".join)
+def test_german_verbs(row):
+    infinitive, *forms = row
     verb = VERB[infinitive]
-    forms = [verb.finite(past, who) for past in (False, True) for who in ("1s", "3s", "3p")]
-    forms += [verb.participle, verb.zu_infinitive or "-"]
-    assert " ".join(forms) == VERBS_BY_HAND[infinitive]
+    found = [verb.finite(past, who) for past in (False, True) for who in ("1s", "3s", "3p")]
+    assert [*found, verb.participle, verb.zu_infinitive or "-"] == forms
 
 
 def test_verbs_of_motion_and_change_take_sein():

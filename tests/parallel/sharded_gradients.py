@@ -16,13 +16,7 @@ import sys
 import jax
 import numpy as np
 
-from tests.fixtures.tiny import (
-    VOCABULARY,
-    lay_out,
-    random_pairs,
-    random_params,
-    relative_error,
-)
+from tests.fixtures.tiny import VOCABULARY, lay_out, random_pairs, random_params, relative_error
 from tests.model.configs import CONFIGS, ONE_LAYER
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import MeshConfig
@@ -33,13 +27,7 @@ from transformer_jax.model.interfaces import Params
 from transformer_jax.model.outputs.consistency import CONSISTENCY
 from transformer_jax.model.parameters import axis_names, product_axes
 from transformer_jax.model.stacked_params import stacked
-from transformer_jax.parallel.mesh import (
-    batch_sharding,
-    batch_ways,
-    make_mesh,
-    placed,
-    shardings,
-)
+from transformer_jax.parallel.mesh import batch_sharding, batch_ways, make_mesh, placed, shardings
 from transformer_jax.training.optimizer import make_optimizer
 from transformer_jax.training.state import AGREEMENT
 from transformer_jax.training.step import accumulated_gradients, make_loss_fn

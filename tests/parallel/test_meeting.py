@@ -1,7 +1,6 @@
 """How the processes of a run find each other, in threads."""
 
 import socket
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -75,17 +74,14 @@ def test_addresses_that_cannot_be_used_are_one_line(port):
 
 
 def test_another_program_on_the_port_is_no_process(port):
-    with socket.create_server(("", port)) as server:
+    def answer(server: socket.socket) -> None:
+        with server.accept()[0] as connection:
+            connection.recv(99)
+            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n")
 
-        def answer() -> None:
-            with server.accept()[0] as connection:
-                connection.recv(99)
-                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n")
-
-        other = threading.Thread(target=answer)
-        other.start()
+    with socket.create_server(("", port)) as server, ThreadPoolExecutor() as pool:
+        pool.submit(answer, server)
         (told,) = results(port, 2, 1)
-        other.join()
     assert "cannot start together: HTTP/1.1 400 Bad Request" in told
 
 
@@ -99,7 +95,6 @@ def test_a_visitor_that_is_no_process_is_ignored(port):
             except OSError:
                 pass
 
-    visitor = threading.Thread(target=visit)
-    visitor.start()
-    assert results(port, 2, 0, 1) == ["", ""]
-    visitor.join()
+    with ThreadPoolExecutor() as pool:
+        pool.submit(visit)
+        assert results(port, 2, 0, 1) == ["", ""]

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -125,42 +126,31 @@ print(json.dumps(found))
 """
 
 
-def both(command: list[str], port: int, texts: tuple[bytes, bytes]) -> list[bytes]:
+def both(command: list[str], port: int, given: bytes = b"") -> list[bytes]:
     """What two processes print that run this command with PORT and PROCESS filled in.
 
     Gloo's greeting, which begins standard output on CPUs, is checked and left out.
     """
-    started = [
-        subprocess.Popen(
-            [part.format(port=port, process=i) for part in command],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+
+    def run(process: int) -> bytes:
+        filled = [part.format(port=port, process=process) for part in command]
+        done = subprocess.run(filled, cwd=ROOT, input=given, capture_output=True, timeout=300)
+        assert done.returncode == 0, done.stderr[-2000:]
+        greetings = re.match(
+            rb"(\[Gloo\] Rank \d is connected to 1 peer ranks\..*\n)+", done.stdout
         )
-        for i in (1, 0)
-    ]
-    fed = [(process, texts[1 - at]) for at, process in enumerate(started)]
-    for process, text in fed:
-        assert process.stdin is not None
-        process.stdin.write(text)
-        process.stdin.close()
-        process.stdin = None
-    outputs = []
-    for process in reversed(started):
-        out, error = process.communicate(timeout=300)
-        assert process.returncode == 0, error[-2000:]
-        greetings = re.match(rb"(\[Gloo\] Rank \d is connected to 1 peer ranks\..*\n)+", out)
         assert greetings, "does it print no more? Then say so in processes.py and docs/guide.md"
-        outputs.append(out[greetings.end() :])
-    return outputs
+        return done.stdout[greetings.end() :]
+
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(run, (0, 1)))
 
 
 def test_two_processes_share_what_they_say(tmp_path):
     script = tmp_path / "shared.py"
     script.write_text(f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{SHARED}", encoding="utf-8")
     command = [sys.executable, str(script), "{port}", "{process}"]
-    outputs = both(command, runs.free_port(), (b"", b""))
+    outputs = both(command, runs.free_port())
     found = [json.loads(out.splitlines()[-1]) for out in outputs]
     for index in (0, 1):
         assert found[index] == [[["x" * 300, 0], ["ß", 1]], {"of": 0}, index, "only here"]
@@ -175,7 +165,7 @@ def test_two_processes_translate_as_one_does(tmp_path, monkeypatch):
     text = "".join(f"{line}\n" for line in LINES).encode()
     alone = subprocess.run(command, cwd=ROOT, input=text, capture_output=True, check=True).stdout
     several = ["--coordinator=localhost:{port}", "--num_processes=2", "--process_id={process}"]
-    of_two = both([*command, *several], runs.free_port(), (text, b"not read\n"))
+    of_two = both([*command, *several], runs.free_port(), text)
     lines = of_two[0].splitlines()
     assert of_two[1] == b""
     assert len(lines) == len(LINES)
@@ -185,25 +175,29 @@ def test_two_processes_translate_as_one_does(tmp_path, monkeypatch):
         assert float(one) == pytest.approx(float(other), abs=1e-5)
 
 
-def test_a_process_that_stops_with_others_waits_for_nobody(monkeypatch):
-    left = []
-    monkeypatch.setattr(os, "_exit", left.append)
+@pytest.fixture
+def ended(monkeypatch):
+    """The exit statuses with which this process would have ended at once."""
+    statuses = []
+    monkeypatch.setattr(os, "_exit", statuses.append)
+    return statuses
+
+
+def test_a_process_alone_ends_as_any_other(ended):
     processes.leave(2)
-    assert left == [], "alone, it ends as any other"
-    monkeypatch.setattr(processes, "count", lambda: 2)
-    monkeypatch.setattr(processes, "index", lambda: 1)
-    processes.leave(2)
-    assert left == [2]
+    assert ended == []
 
 
 @pytest.mark.parametrize(
     ("error", "has_traceback"), [(ValueError("a bug"), True), (None, False)], ids=["bug", "user"]
 )
-def test_only_a_bug_is_reported_with_a_traceback(error, has_traceback, monkeypatch, capsys):
-    monkeypatch.setattr(os, "_exit", lambda status: None)
+def test_a_process_that_stops_with_others_waits_for_nobody(
+    error, has_traceback, ended, monkeypatch, capsys
+):
     monkeypatch.setattr(processes, "count", lambda: 2)
     monkeypatch.setattr(processes, "index", lambda: 1)
-    processes.leave(1, error)
+    processes.leave(2, error)
+    assert ended == [2]
     written = capsys.readouterr().err
     assert ("ValueError: a bug" in written) == ("process 1 of 2 stops" in written) == has_traceback
 

@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
@@ -45,23 +46,24 @@ OTHERS = [mesh for mesh in RUNS if mesh not in ONE.values()]
 SEARCHED = [mesh for mesh in OTHERS if mesh != FUSED]
 
 
-def start(folder: Path, meshes: list, devices: int, *of_two: str) -> subprocess.Popen:
+def output(program: str, devices: int, *arguments: object) -> str:
+    """What a program of this folder prints, in which JAX has so many devices."""
     flags = os.environ.get("XLA_FLAGS", "")
     flags += f" --xla_force_host_platform_device_count={devices}"
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.parallel.sharded_run", folder, json.dumps(meshes), *of_two],
+    done = subprocess.run(
+        [sys.executable, "-m", f"tests.parallel.{program}", *map(str, arguments)],
         env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
         cwd=ROOT,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
+        capture_output=True,
         text=True,
+        timeout=600,
     )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
 
 
-def results(folder: Path, meshes: list, started: list[subprocess.Popen]) -> dict:
-    for process in started:
-        _, error = process.communicate(timeout=600)
-        assert process.returncode == 0, error[-2000:]
+def results(folder: Path, meshes: list) -> dict:
+    """What sharded_run.py wrote of each mesh."""
     found = {}
     for mesh in meshes:
         name = "-".join(map(str, mesh))
@@ -73,14 +75,17 @@ def results(folder: Path, meshes: list, started: list[subprocess.Popen]) -> dict
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("one")
-    return results(folder, RUNS, [start(folder, RUNS, 8)])
+    output("sharded_run", 8, folder, json.dumps(RUNS))
+    return results(folder, RUNS)
 
 
 @pytest.fixture(scope="module")
 def runs_of_two(tmp_path_factory):
     folder = tmp_path_factory.mktemp("two")
-    port = str(free_port())
-    return results(folder, OF_TWO, [start(folder, OF_TWO, 2, port, i) for i in "10"])
+    arguments = folder, json.dumps(OF_TWO), free_port()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda process: output("sharded_run", 2, *arguments, process), (1, 0)))
+    return results(folder, OF_TWO)
 
 
 def assert_the_same_training(got, want):
@@ -143,18 +148,6 @@ def test_fsdp_and_tensor_divide_the_state_and_data_repeats_it(runs):
     assert share[(2, 2, 2, 4)] == pytest.approx(1 / 4, abs=0.06)
 
 
-BIG = {"d_model": 1024, "d_ff": 4096, "num_heads": 16}
-
-
-@pytest.mark.parametrize("mesh", [(1, 8, 1), (1, 1, 8), (2, 2, 2), (1, 4, 2), (4, 16, 4)], ids=str)
-@pytest.mark.parametrize("size", [{}, BIG], ids=["base", "big"])
-def test_bytes_a_device_shrink_with_the_devices(size, mesh):
-    arrays = divided(ModelConfig(**size), AbstractMesh(mesh, AXES)).values()
-    total = bytes_of(arrays)
-    on_one = bytes_of(arrays, mesh)
-    assert on_one * mesh[1] * mesh[2] == pytest.approx(total, rel=0.05)
-
-
 MESH = AbstractMesh((2, 2, 2), AXES)
 
 
@@ -181,29 +174,13 @@ def specs_of(tree, names, mesh):
     return jax.tree.map(lambda sharding: sharding.spec, shardings(tree, names, mesh))
 
 
-def divided(config: ModelConfig, mesh=MESH, optimizer="adam"):
+def divided(config: ModelConfig, optimizer="adam"):
     """{path: (shape, spec)} of the whole state, whose layers are stacked."""
     model = make_model(config, 37_000)
     train = TrainConfig(optimizer=optimizer)
     optimizer = make_optimizer(train, config.d_model, product_axes(model))
     state = jax.eval_shape(lambda: init_state(0, model, optimizer))
-    return by_path(state, specs_of(state, state_names(model, state), mesh))
-
-
-@pytest.mark.parametrize(
-    "changes", [{}, {"norm": "pre", "positions": "learned", "tie_embeddings": False}], ids=str
-)
-def test_no_large_array_of_the_state_is_repeated(changes):
-    arrays = divided(ModelConfig(num_layers=1, **changes))
-    matrices = {path: x for path, x in arrays.items() if len(x[0]) > 1 + ("_layers" in path)}
-    # Three attentions of 4, two feed-forward networks of 2, the embeddings; and Adam's moments.
-    assert len(matrices) == 3 * (3 * 4 + 2 * 2 + (5 if changes else 1))
-    for path, (shape, spec) in matrices.items():
-        used = {axis for axis in spec if axis}
-        assert used == ({"fsdp"} if "positions" in path else {"fsdp", "tensor"}), path
-        assert all(n % 2 == 0 for n, axis in zip(shape, spec, strict=True) if axis)
-    small = {path: shape for path, (shape, spec) in arrays.items() if not any(spec)}
-    assert max(math.prod(shape) for shape in small.values()) == 512
+    return by_path(state, specs_of(state, state_names(model, state), MESH))
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "muon"])
@@ -232,28 +209,12 @@ def test_a_dimension_that_an_axis_does_not_divide_stays_whole():
 # Every model -------------------------------------------------------------------------------------
 
 # With the models that train above, these have every part that a mesh treats in its own way.
-WITH_OTHER_PARTS = (
-    "together",
-    "average",
-    "agreement",
-    "reinforce",
-    "consistency",
-    "muon",
-)
+WITH_OTHER_PARTS = ("together", "average", "agreement", "reinforce", "consistency", "muon")
 
 
 @pytest.fixture(scope="module")
 def gradients():
-    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.parallel.sharded_gradients", *WITH_OTHER_PARTS],
-        env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout)
+    return json.loads(output("sharded_gradients", 8, *WITH_OTHER_PARTS))
 
 
 @pytest.mark.parametrize("name", WITH_OTHER_PARTS)
@@ -284,29 +245,30 @@ WITH_OTHER_MATRICES = [
     {"attention_gate": True},
 ]
 DIVISIBLE = {"num_layers": 1, "d_model": 16, "num_heads": 4, "d_k": 3, "d_v": 5, "d_ff": 24}
+DIVISIBLE |= {"d_hidden": 8}
 
 
-def parameters_of(changes):
-    """{path: (shape, names of its axes)}."""
-    model = make_model(ModelConfig(**DIVISIBLE, d_hidden=8, **changes), 1000)
-    return by_path(abstract_params(model), axis_names(model))
+def divisible_model(changes):
+    return make_model(ModelConfig(**{**DIVISIBLE, **changes}), 1000)
 
 
 @pytest.mark.parametrize("changes", [*PAIRS, *VARIANTS], ids=str)
 def test_every_parameter_names_its_axes(changes):
-    for path, (shape, names) in parameters_of(changes).items():
+    model = divisible_model(changes)
+    for path, (shape, names) in by_path(abstract_params(model), axis_names(model)).items():
         assert len(names) == len(shape), path
         assert set(names) <= {*TABLE, None}, path
         # What is repeated on every device is a vector.
         assert any(names) or len(shape) < 2, path
-        assert len([name for name in names if name]) == len({name for name in names if name}), path
+        named = [name for name in names if name]
+        assert len(named) == len(set(named)), path
 
 
 @pytest.mark.parametrize("mesh", [(1, 2, 2), (1, 4, 1), (1, 1, 4), (2, 2, 2)], ids=str)
 @pytest.mark.parametrize("changes", [*PAIRS, *WITH_OTHER_MATRICES], ids=str)
 def test_a_device_holds_exactly_its_part_of_the_matrices(changes, mesh):
     devices = AbstractMesh(mesh, AXES)
-    model = make_model(ModelConfig(**DIVISIBLE, d_hidden=8, **changes), 1000)
+    model = divisible_model(changes)
     shapes = abstract_params(model)
     arrays = by_path(shapes, specs_of(shapes, axis_names(model), devices)).values()
     matrices = [(shape, spec) for shape, spec in arrays if len(shape) > 1]
@@ -322,8 +284,8 @@ def test_search_divides_memory_and_cache_by_rows_and_heads(changes):
     axes from the end, and divided the beams of the cache and the source's positions instead; this
     test fails there.
     """
-    sizes = {**DIVISIBLE, "num_heads": 6, "d_k": 4, "d_v": 10, "max_positions": 64}
-    model = make_model(ModelConfig(**sizes, d_hidden=8, **changes), 1000)
+    sizes = {"num_heads": 6, "d_k": 4, "d_v": 10, "max_positions": 64}
+    model = divisible_model({**sizes, **changes})
     shape = SearchShape(
         rows=12,
         together=4,
