@@ -27,9 +27,7 @@ def power(length: int, alpha: float) -> float:
     return length**alpha
 
 
-def nothing(sentence: int, ids: list[int]) -> float:
-    """The addition to a score without a coverage penalty: 0."""
-    return 0.0
+PENALTIES = {"gnmt": gnmt, "power": power}
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -40,15 +38,6 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 def forced_log_prob(decoder: Decoder, sentence: int, ids: list[int]) -> float:
     """The summed log probability of given subwords."""
     return sum(log_softmax(decoder(sentence, ids[:n]))[i] for n, i in enumerate(ids))
-
-
-def greedy(decoder: Decoder, sentence: int, limit: int) -> list[int]:
-    """The likeliest subword at each step, and EOS at the limit."""
-    ids: list[int] = []
-    while len(ids) < limit and (not ids or ids[-1] != EOS):
-        logits = decoder(sentence, ids)
-        ids.append(EOS if len(ids) == limit - 1 else int(np.argmax(logits)))
-    return ids
 
 
 def every_hypothesis(decoder: Decoder, sentence: int, limit: int) -> dict[tuple[int, ...], float]:
@@ -78,8 +67,8 @@ def beam_search(
     beam_size: int,
     n_best: int,
     alpha: float,
-    penalty: Callable[[int, float], float] = gnmt,
-    added: Callable[[int, list[int]], float] = nothing,
+    penalty: Callable[[int, float], float],
+    added: Callable[[int, list[int]], float],
     banned: tuple[int, ...] = (),
     min_length: int = 0,
     no_repeat: int = 0,

@@ -1,7 +1,6 @@
 """Samples against exact probabilities, and what must never change them."""
 
 import functools
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -37,25 +36,19 @@ from transformer_jax.text.vocabulary import EOS
 KEYS = np.arange(10, 10 + BATCH, dtype=np.uint32)
 
 
-class Asked(NamedTuple):
-    samples: int
-    size: int = SIZE
-    top_k: int | None = None
-    nucleus: bool = False
-    exclusions: Exclusions = Exclusions()
-
-
-@functools.partial(jax.jit, static_argnums=(0, 4))
-def _sampled(model, table, limits, keys, asked, temperature, top_p, counted):
+@functools.partial(jax.jit, static_argnames=("model", "samples", "size", "top_k", "exclusions"))
+def _sampled(
+    model, table, limits, keys, temperature, top_p, counted, *, samples, size, top_k, exclusions
+):
     batch = len(limits)
-    rules = make_rules(asked.size, 0.6, beta=0.3)._replace(exclusions=asked.exclusions)
-    sampling = Sampling(temperature, asked.top_k, top_p if asked.nucleus else None, rules)
-    cache = model.cache(batch, asked.samples, asked.size)
-    sizes = {"beam_size": asked.samples, "n_best": asked.samples, "size": asked.size}
+    rules = make_rules(size, 0.6, beta=0.3)._replace(exclusions=exclusions)
+    sampling = Sampling(temperature, top_k, top_p, rules)
+    cache = model.cache(batch, samples, size)
+    sizes = {"beam_size": samples, "n_best": samples, "size": size}
     state = empty_search(model.memory(table), cache, batch, **sizes)
     state = state._replace(sample_seed_B=jnp.zeros(batch, jnp.uint32))
     if counted is not None:
-        state = state._replace(coverage=empty_coverage(asked.samples, counted))
+        state = state._replace(coverage=empty_coverage(samples, counted))
     state = start_sentences(state, jnp.arange(batch), limits, counted, keys)
     step = functools.partial(model.step, table)
     state = jax.lax.while_loop(
@@ -64,19 +57,10 @@ def _sampled(model, table, limits, keys, asked, temperature, top_p, counted):
     return Found(*state.pool, state.steps)
 
 
-def sampled(model, limits, keys=KEYS, temperature=1.0, top_p=None, counted=None, **asked) -> Any:
-    return jax.device_get(
-        _sampled(
-            type(model),
-            model.table,
-            np.asarray(limits),
-            np.asarray(keys, np.uint32),
-            Asked(nucleus=top_p is not None, **asked),
-            temperature,
-            top_p or 1.0,
-            counted,
-        )
-    )
+def sampled(model, limits, keys=KEYS, temperature=1.0, top_p=None, counted=None, **asked):
+    asked = {"size": SIZE, "top_k": None, "exclusions": Exclusions(), **asked}
+    arrays = np.asarray(limits), np.asarray(keys, np.uint32), temperature, top_p, counted
+    return jax.device_get(_sampled(type(model), model.table, *arrays, **asked))
 
 
 def test_samples_have_the_probabilities_of_every_hypothesis():
@@ -133,27 +117,22 @@ def test_one_subword_to_draw_from_is_greedy_search_at_any_temperature():
 
 
 def test_log_probabilities_and_scores_are_those_of_forced_decoding():
-    model = HashModel(4)
+    model = AttendingModel(4)
     limits = np.array([SIZE, 4, 1, 0, 6])
-    found = sampled(model, limits, temperature=1.5, top_p=0.8, top_k=5, samples=6)
-    for sentence, limit in enumerate(limits):
-        hypotheses = rows(found, sentence)
-        assert len(hypotheses) == (6 if limit else 0)
-        for ids, log_prob, score in hypotheses:
-            assert ids[-1] == EOS and EOS not in ids[:-1] and len(ids) <= limit
-            want = reference.forced_log_prob(model.next_logits, sentence, ids)
-            assert log_prob == pytest.approx(want, rel=2e-6)
-            assert score == pytest.approx(want / reference.gnmt(len(ids), 0.6), rel=2e-6)
-
-
-def test_a_coverage_penalty_counts_in_the_score():
-    model = AttendingModel(6)
-    found = sampled(model, np.full(BATCH, SIZE), samples=4, counted=model.counted)
-    for sentence in range(BATCH):
-        for ids, log_prob, score in rows(found, sentence):
-            penalty = 0.3 * model.penalty(sentence, ids)
-            want = log_prob / reference.gnmt(len(ids), 0.6) + penalty
-            assert score == pytest.approx(want, rel=2e-6)
+    asked = {"temperature": 1.5, "top_p": 0.8, "top_k": 5, "samples": 6}
+    for counted in (None, model.counted):
+        found = sampled(model, limits, **asked, counted=counted)
+        for sentence, limit in enumerate(limits):
+            hypotheses = rows(found, sentence)
+            assert len(hypotheses) == (6 if limit else 0)
+            for ids, log_prob, score in hypotheses:
+                assert ids[-1] == EOS and EOS not in ids[:-1] and len(ids) <= limit
+                want = reference.forced_log_prob(model.next_logits, sentence, ids)
+                assert log_prob == pytest.approx(want, rel=2e-6)
+                penalty = 0.0 if counted is None else 0.3 * model.penalty(sentence, ids)
+                assert score == pytest.approx(
+                    want / reference.gnmt(len(ids), 0.6) + penalty, rel=2e-6
+                )
 
 
 def test_a_sentence_s_samples_depend_on_its_key_alone():
@@ -173,9 +152,7 @@ def test_a_sentence_s_samples_depend_on_its_key_alone():
 
 
 def test_excluded_ends_and_repeats_are_never_drawn_and_samples_end_if_nothing_is_left():
-    model = HashModel(9)
-    model.table = model.table.copy()
-    model.table[..., EOS] += 2
+    model = HashModel(9, eos_logit=2.0)
     limits = np.full(BATCH, SIZE)
     free = sampled(model, limits, samples=50)
     assert (free.lengths == 1).any()
@@ -195,7 +172,6 @@ def test_a_nan_drops_the_samples_and_banned_subwords_are_never_drawn():
     assert all((sampled(model, [SIZE] * BATCH, samples=50).ids == i).any() for i in (3, 4))
     ids = sampled(model, [SIZE] * BATCH, samples=50, exclusions=Exclusions((3, 4))).ids
     assert not np.isin(ids, (3, 4)).any()
-    model.table = model.table.copy()
     model.table[2] = np.nan
     found = sampled(model, [SIZE] * BATCH, samples=2)
     assert [len(rows(found, sentence)) for sentence in range(BATCH)] == [2, 2, 0, 2, 2]
@@ -211,17 +187,13 @@ def test_the_nucleus_is_the_smallest_set_with_that_mass(top_p):
         np.testing.assert_array_equal(np.sort(order[:count]), np.flatnonzero(inside))
 
 
-def test_a_mass_of_exactly_top_p_suffices():
-    assert nucleus_threshold(jnp.array([0.5, 0.25, 0.25]), 0.5)[0] == 0.5
-    assert nucleus_threshold(jnp.array([0.5, 0.25, 0.25]), 1.0)[0] == 0.25
-
-
-def test_equally_likely_subwords_stay_or_go_together():
-    threshold = nucleus_threshold(jnp.array([0.4, 0.2, 0.2, 0.2]), 0.5)
-    assert threshold[0] == np.float32(0.2)
-    logits = jnp.array([[[1.0, 2.0, 2.0, 0.0]]])
-    sampling = Sampling(1.0, 1, None, make_rules(2, 0.0))
-    assert (kept_logits(logits, sampling) > -np.inf).tolist() == [[[False, True, True, False]]]
+@pytest.mark.parametrize(
+    ("probs", "top_p", "least"),
+    [([0.5, 0.25, 0.25], 0.5, 0.5), ([0.5, 0.25, 0.25], 1.0, 0.25), ([0.4, *[0.2] * 3], 0.5, 0.2)],
+    ids=["a mass of exactly top_p suffices", "all", "equally likely ones stay or go together"],
+)
+def test_the_least_likely_subword_of_the_nucleus(probs, top_p, least):
+    assert nucleus_threshold(jnp.array(probs), top_p)[0] == np.float32(least)
 
 
 def test_top_k_is_applied_before_the_nucleus_and_after_the_temperature():
@@ -237,6 +209,8 @@ def test_top_k_is_applied_before_the_nucleus_and_after_the_temperature():
     assert kept(0.5, None, 0.52) == [0]  # 0.16 / 0.30
     assert kept(1.0, None, 0.62) == [0, 1] and kept(2.0, None, 0.62) == [0, 1, 2]
     assert kept(0.0, None, 0.9) == [0]
+    logits = jnp.array([[[1.0, 2.0, 2.0, 0.0]]])
+    assert kept(1.0, 1, None) == [1, 2], "equally likely ones stay together"
 
 
 def test_noise_has_the_moments_of_gumbel_and_no_two_places_share_it():

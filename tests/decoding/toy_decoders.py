@@ -160,35 +160,25 @@ def find(
     model,
     table,
     limits,
-    alpha,
-    beta=0.0,
-    counted=None,
+    alpha=0.6,
     *,
     beam,
-    n_best,
     size=SIZE,
-    penalty="gnmt",
     banned=(),
     min_length=0,
     no_repeat=0,
-    groups=1,
-    diversity=0.0,
+    **settings,
 ):
     pool, steps = beam_search(
         functools.partial(model.step, table),
         model.memory(table),
         model.cache(len(limits), beam, size),
         limits,
-        beam_size=beam,
-        n_best=n_best,
-        size=size,
         alpha=alpha,
-        penalty=penalty,
-        beta=beta,
-        counted=counted,
+        beam_size=beam,
+        size=size,
         exclusions=Exclusions(banned, min_length, no_repeat),
-        groups=groups,
-        diversity=diversity,
+        **settings,
     )
     return Found(*pool, steps)
 
@@ -228,35 +218,36 @@ def assert_same_result(got, want):
     np.testing.assert_allclose(got.scores, want.scores, rtol=1e-6)
 
 
-def assert_equals_reference(
-    model,
-    limits,
-    alpha,
-    result,
-    *,
-    beam,
-    n_best,
-    penalty=reference.gnmt,
-    added=reference.nothing,
-    **exclusions,
+def coverage(model, beta):
+    """The settings of a coverage penalty; none if beta is None."""
+    return {} if beta is None else {"beta": beta, "counted": model.counted}
+
+
+def checked(
+    model, limits, alpha=0.6, beta=None, *, beam, n_best, penalty="gnmt", size=SIZE, **exclusions
 ):
+    """The result of search, which is that of the plain search in as few steps as possible."""
+    settings = {"beam": beam, "n_best": n_best, "penalty": penalty, "size": size, **exclusions}
+    settings |= coverage(model, beta)
+    result = run(type(model), model.table, np.array(limits), alpha, **settings)
+
+    def added(sentence, ids):
+        return 0.0 if beta is None else beta * model.penalty(sentence, ids)
+
     steps = 0
     for sentence, limit in enumerate(limits):
         want, needed = reference.beam_search(
             model.next_logits,
             sentence,
-            limit,
+            min(limit, size),
             beam_size=beam,
             n_best=n_best,
             alpha=alpha,
-            penalty=penalty,
+            penalty=reference.PENALTIES[penalty],
             added=added,
             **exclusions,
         )
         assert_same_hypotheses(result, sentence, want)
         steps = max(steps, needed)
     assert result.steps == steps
-
-
-def never_stop_early(live_BK, largest_penalty_B, pool):
-    return jnp.ones(live_BK.shape[0], bool)
+    return result
