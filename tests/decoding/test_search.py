@@ -15,10 +15,8 @@ from tests.decoding.toy_decoders import (
     BUCKETS,
     SIZE,
     VOCABULARY,
-    AttendingModel,
     Found,
     HashModel,
-    RecurrentModel,
     assert_same_hypotheses,
     assert_same_result,
     checked,
@@ -43,14 +41,22 @@ BEAMS = pytest.mark.parametrize("beam", [1, 4])
     ("beam", "n_best", "penalty", "size"),
     [(1, 1, "gnmt", SIZE), (4, 3, "gnmt", SIZE), (4, 3, "power", SIZE + 4), (7, 7, "gnmt", SIZE)],
 )
-@pytest.mark.parametrize("model_class", [HashModel, RecurrentModel])
-def test_equals_a_plain_search_without_cache_over_many_models(
-    model_class, beam, n_best, penalty, size
-):
+def test_equals_a_plain_search_without_cache_over_many_models(beam, n_best, penalty, size):
     settings = {"beam": beam, "n_best": n_best, "penalty": penalty, "size": size}
     for seed, alpha in enumerate([0.6, 0.0, -0.7, 1.3, 5.0, -4.0] * 2):
         limits = np.random.default_rng(100 + seed).integers(0, SIZE + 1, BATCH)
-        checked(model_class(seed), limits, alpha, **settings)
+        checked(HashModel(seed), limits, alpha, **settings)
+
+
+@pytest.mark.parametrize(
+    ("groups", "beam", "n_best", "banned"),
+    [(2, 4, 4, ()), (3, 3, 3, ()), (2, 6, 2, ()), (2, 4, 4, (0, 2))],
+)
+def test_groups_equal_a_plain_diverse_search(groups, beam, n_best, banned):
+    """Vijayakumar et al. 2018; without diversity every group is the same search."""
+    settings = {"groups": groups, "beam": beam, "n_best": n_best, "banned": banned}
+    for seed, diversity in enumerate([0.0, 0.3, 1.0, 5.0] * 2):
+        checked(HashModel(seed), LIMITS, diversity=diversity, **settings)
 
 
 @pytest.mark.parametrize("beam", [1, 3])
@@ -60,33 +66,21 @@ def test_a_vocabulary_wide_enough_for_chunks_changes_nothing(beam):
         checked(model, [5, 3], beam=beam, n_best=beam)
 
 
-@pytest.mark.parametrize(
-    ("model", "limit", "hypotheses", "alpha", "beta"),
-    [
-        # 4 subwords, at most 4 long: 1 + 3 + 9 + 27 hypotheses, never more than 4^3 candidates.
-        (AttendingModel(7, batch=2, vocabulary=4), 4, 40, 0.6, None),
-        (AttendingModel(7, batch=2, vocabulary=4), 4, 40, 0.0, None),
-        (AttendingModel(7, batch=2, vocabulary=4), 4, 40, -1.0, None),
-        (AttendingModel(7, batch=2, vocabulary=4), 4, 40, 0.6, 0.8),
-        (AttendingModel(7, batch=2, vocabulary=4), 4, 40, -1.0, 0.8),
-        # 11 subwords, at most 3 long: 1 + 10 + 100 hypotheses, never more than 11^2 candidates.
-        # Logits depend on the whole history through a carried state alone.
-        (RecurrentModel(4), 3, 111, 0.6, None),
-    ],
-)
-def test_a_beam_wide_enough_finds_every_hypothesis_in_order(model, limit, hypotheses, alpha, beta):
-    limits = np.full(2 if limit == 4 else BATCH, limit)
-    settings = {"beam": 121, "n_best": hypotheses + 1, "size": limit, **coverage(model, beta)}
-    result = run(type(model), model.table, limits, alpha, **settings)
-    for sentence in range(len(limits)):
+@pytest.mark.parametrize("beta", [None, 0.8])
+@pytest.mark.parametrize("alpha", [0.6, 0.0, -1.0])
+def test_a_beam_wide_enough_finds_every_hypothesis_in_order(alpha, beta):
+    """4 subwords, at most 4 long: 1 + 3 + 9 + 27 hypotheses, never more than 4^3 candidates."""
+    model = HashModel(7, batch=2, vocabulary=4)
+    settings = {"beam": 64, "n_best": 41, "size": 4, **coverage(model, beta)}
+    result = run(model, np.array([4, 4]), alpha, **settings)
+    for sentence in (0, 1):
         want = []
-        every = reference.every_hypothesis(model.next_logits, sentence, limit)
+        every = reference.every_hypothesis(model.next_logits, sentence, limit=4)
         for ids, log_prob in every.items():
             score = log_prob / reference.gnmt(len(ids), alpha)
-            if beta is not None:
-                score += beta * model.penalty(sentence, list(ids))
+            score += (beta or 0.0) * model.penalty(sentence, list(ids))
             want.append(reference.Hypothesis(list(ids), log_prob, score))
-        assert len(want) == hypotheses
+        assert len(want) == 40
         assert_same_hypotheses(result, sentence, sorted(want, key=lambda one: -one.score))
 
 
@@ -108,11 +102,11 @@ def test_what_is_excluded_is_never_found_and_keeps_its_probability(beam, exclude
     changed = 0
     for seed in range(6):
         model = HashModel(seed, eos_logit=0.5)
-        model.table[..., 4] += 1.5  # which likes to repeat itself
+        model.logits[..., 4] += 1.5  # which likes to repeat itself
         if seed == 5:  # almost certain: nothing overflows
-            model.table[..., 0] += 200
+            model.logits[..., 0] += 200
         result = checked(model, LIMITS, **settings, **excluded)
-        free = run(HashModel, model.table, LIMITS, **settings)
+        free = run(model, LIMITS, **settings)
         changed += not np.array_equal(free.ids, result.ids)
     assert changed > 1, "the free search finds them"
 
@@ -131,41 +125,38 @@ def test_early_stopping_saves_steps_and_changes_nothing(penalty, betas, monkeypa
     monkeypatch.setitem(PENALTIES, "humped", humped)
     monkeypatch.setitem(reference.PENALTIES, "humped", humped)
     settings = {"beam": 4, "n_best": 3, "penalty": penalty}
-    models = [AttendingModel(seed, eos_logit=1.5) for seed in range(8)]
+    models = [HashModel(seed, eos_logit=1.5) for seed in range(8)]
     cases = list(itertools.product(models, [0.6, 0.0, -1.0, 3.0], betas))
     early = [checked(model, LIMITS, alpha, beta, **settings) for model, alpha, beta in cases]
     monkeypatch.setattr(search, "_may_still_enter", lambda *_: jnp.ones(1, bool))
     patient = compiled(functools.partial(find))  # traced anew
     for (model, alpha, beta), got in zip(cases, early, strict=True):
         own = settings | coverage(model, beta)
-        want = patient(AttendingModel, model.table, LIMITS, alpha, **own)
+        want = patient(model, LIMITS, alpha, **own)
         assert_same_result(got, want)
         assert want.steps == 9
     assert np.mean([got.steps < 9 for got in early]) > 0.5
 
 
 @BEAMS
-@pytest.mark.parametrize("model_class", [HashModel, RecurrentModel])
-def test_a_sentence_may_enter_any_row_while_others_go_on(model_class, beam):
+def test_a_sentence_may_enter_any_row_while_others_go_on(beam):
     """Five sentences through two rows; what was written for the one before stays in the cache."""
-    model = model_class(3)
+    model = HashModel(3)
     limits = np.array([9, 6, 2, 8, 5])
     n_best = min(beam, 3)
-    together = run(model_class, model.table, limits, 0.6, beam=beam, n_best=n_best)
+    together = run(model, limits, beam=beam, n_best=n_best)
     rules = make_rules(SIZE, 0.6)
     rows_of = np.array([0, 1])
 
     def of_sentences(rows):  # the memory of the sentences that are in the rows now
-        return jax.tree.map(lambda x: jnp.asarray(x[rows]), model_class.memory(model.table))
+        return jax.tree.map(lambda x: jnp.asarray(x[rows]), model.table)
 
     def cleared(carried, row):
         return jax.tree.map(lambda x: x.at[row].set(0), carried)
 
-    step = jax.jit(
-        lambda table, state: advance(functools.partial(model_class.step, table), rules, state)
-    )
+    step = jax.jit(functools.partial(advance, HashModel.step, rules))
     settings = {"beam_size": beam, "size": SIZE, "n_best": n_best}
-    state = empty_search(of_sentences(rows_of), model_class.cache(2, beam, SIZE), 2, **settings)
+    state = empty_search(of_sentences(rows_of), HashModel.cache(2, beam, SIZE), 2, **settings)
     state = start_sentences(state, jnp.array([0, 1, 2, -1]), jnp.array([*limits[:2], 7, 7]))
     waiting = [2, 3, 4]
     found = {}
@@ -177,7 +168,7 @@ def test_a_sentence_may_enter_any_row_while_others_go_on(model_class, beam):
                 cache = state.cache._replace(carried=cleared(state.cache.carried, row))
                 state = state._replace(cache=cache, memory=of_sentences(rows_of))
                 state = start_sentences(state, jnp.array([row]), limits[rows_of[[row]]])
-        state = step(model.table, state)
+        state = step(state)
     for row in range(2):
         found[rows_of[row]] = jax.tree.map(lambda x, row=row: np.asarray(x[row]), state.pool)
     assert sorted(found) == [0, 1, 2, 3, 4]
@@ -200,9 +191,9 @@ def test_an_absurd_alpha_still_finds_hypotheses(alpha):
     model = HashModel(5)
     limits = np.full(BATCH, SIZE)
     # The first sentence is certain: "4 EOS", log probability 0 over a penalty of 0 or infinity.
-    model.table[0, ..., EOS] += 200
-    model.table[0, 0, AFTER_BOS, 4] += 1000
-    result = run(HashModel, model.table, limits, alpha, beam=4, n_best=3)
+    model.logits[0, ..., EOS] += 200
+    model.logits[0, 0, AFTER_BOS, 4] += 1000
+    result = run(model, limits, alpha, beam=4, n_best=3)
     assert (result.lengths > 0).all()
     assert np.isfinite(result.scores).all() and np.isfinite(result.log_probs).all()
     assert rows(result, 0)[0] == ([4, EOS], 0.0, 0.0)
@@ -211,17 +202,17 @@ def test_an_absurd_alpha_still_finds_hypotheses(alpha):
 @BEAMS
 def test_equal_candidates_go_to_the_better_place_then_to_the_lower_id(beam):
     model = HashModel(0)
-    model.table[..., :VOCABULARY] = 0.0
+    model.logits[..., :VOCABULARY] = 0.0
     # Zeros of either sign are equal, and EOS is a little less likely than those below it.
-    model.table[..., 3:VOCABULARY:2] = -0.0
-    model.table[..., EOS] = -0.25
+    model.logits[..., 3:VOCABULARY:2] = -0.0
+    model.logits[..., EOS] = -0.25
     result = checked(model, [1, 2, 3, 4, 5], beam=beam, n_best=min(beam, 3))
     assert result.ids[4, 0].tolist() == [0, 0, 0, 0, EOS, 0, 0, 0, 0]
 
 
 def test_what_could_only_equal_the_last_of_the_pool_is_not_pursued():
     model = HashModel(0)
-    model.table[..., :VOCABULARY] = 0.0
+    model.logits[..., :VOCABULARY] = 0.0
     result = checked(model, [9] * BATCH, 0.0, beam=4, n_best=1)
     assert result.steps == 1 and (result.lengths == 1).all()
 
@@ -231,10 +222,10 @@ def test_what_could_only_equal_the_last_of_the_pool_is_not_pursued():
 def test_bad_logits_end_their_hypotheses_and_harm_no_other_sentence(beam, bad):
     limits = np.full(BATCH, SIZE)
     clean = HashModel(6)
-    want = run(HashModel, clean.table, limits, 0.6, beam=beam, n_best=min(beam, 3))
+    want = run(clean, limits, beam=beam, n_best=min(beam, 3))
     broken = HashModel(6)
-    broken.table[2, :, :, 4] = bad  # always
-    got = run(HashModel, broken.table, limits, 0.6, beam=beam, n_best=min(beam, 3))
+    broken.logits[2, :, :, 4] = bad  # always
+    got = run(broken, limits, beam=beam, n_best=min(beam, 3))
     assert rows(got, 2) == []
     for sentence in [0, 1, 3, 4]:
         assert rows(got, sentence) == rows(want, sentence)
@@ -242,9 +233,9 @@ def test_bad_logits_end_their_hypotheses_and_harm_no_other_sentence(beam, bad):
 
 def test_only_the_hypothesis_with_nan_is_dropped():
     model = HashModel(8, batch=1)
-    ids = rows(run(HashModel, model.table, np.array([9]), 0.6, beam=4, n_best=3), 0)[0][0]
-    model.table[0, 0, (AFTER_BOS * 31 + ids[0] + 1) % BUCKETS] = np.nan
-    left = rows(run(HashModel, model.table, np.array([9]), 0.6, beam=4, n_best=3), 0)
+    ids = rows(run(model, np.array([9]), beam=4, n_best=3), 0)[0][0]
+    model.logits[0, 0, (AFTER_BOS * 31 + ids[0] + 1) % BUCKETS] = np.nan
+    left = rows(run(model, np.array([9]), beam=4, n_best=3), 0)
     assert left and all(ids[0] != found[0] for found, _, _ in left)
 
 
@@ -307,18 +298,23 @@ def test_errors_name_the_argument_and_what_is_allowed(change, message):
 
 def test_search_stays_finite_where_source_words_are_never_attended():
     """Each costs the logarithm of a millionth."""
-    model = AttendingModel(2)
+    model = HashModel(2)
     beta = 0.3
-    model.weights[:] = [0.0, 1.0, 0.0, 0.0]  # the same array as in the table
+    model.weights[:] = [0.0, 1.0, 0.0, 0.0]
     counted = np.array([[True, True, False, False]] * 3 + [[True, True, True, False]] * 2)
     settings = {"beta": beta, "counted": counted, "beam": 4, "n_best": 3}
-    found = run(AttendingModel, model.table, np.full(BATCH, SIZE), **settings)
+    found = run(model, np.full(BATCH, SIZE), **settings)
     missed = np.array([1, 1, 1, 2, 2])[:, None]
     plain = found.log_probs / ((5 + found.lengths) / 6) ** 0.6
     np.testing.assert_allclose(found.scores, plain + beta * missed * np.log(1e-6), rtol=1e-5)
 
 
 def test_a_coverage_penalty_without_watched_weights_is_refused():
-    settings = {"beta": 0.1, "counted": np.ones((BATCH, 3), bool), "beam": 2, "n_best": 1}
+    cache, limits, counted = Cache((), ()), jnp.full(BATCH, 3), jnp.ones((BATCH, 3), bool)
+    settings = {"beam_size": 2, "size": 3, "alpha": 0.6, "counted": counted}
+
+    def step(now, memory, cache):
+        return Stepped(jnp.zeros((BATCH, 2, VOCABULARY)), cache, None)
+
     with pytest.raises(ValueError, match="needs the decoder's watched weights"):
-        run(HashModel, HashModel(0).table, np.full(BATCH, 3), **settings)
+        beam_search(step, (), cache, limits, **settings)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.fixtures.tiny import random_params, tiny_model
+from tests.fixtures.tiny import lay_out, model_inputs, random_params, tiny_model
 from transformer_jax.config.decode import DecodeConfig
 from transformer_jax.config.schema import MeshConfig
 from transformer_jax.decoding import scoring
@@ -17,10 +17,9 @@ from transformer_jax.decoding.exclusions import Exclusions
 from transformer_jax.decoding.scoring import forced_scores
 from transformer_jax.decoding.translator import Hypothesis, Translator
 from transformer_jax.model.encoder_decoder import EncoderDecoder
-from transformer_jax.model.sides.embeddings import shift_right
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.text.batches import Packed
-from transformer_jax.text.vocabulary import BOS, EOS
+from transformer_jax.text.vocabulary import EOS
 
 EXTRA = 5
 ALPHA = 0.6
@@ -66,17 +65,11 @@ def all_logits(model: Any, params: Any, source: Packed, target: Packed) -> Any:
 
 
 def inputs(t: Translator, source: np.ndarray, target: np.ndarray) -> tuple[Packed, Packed]:
-    """The model's inputs: one padded sentence pair, the target shifted right."""
+    """The model's inputs: one padded sentence pair."""
     size = max(LONGEST + EXTRA + 1, len(source), len(target))
     if t.model.config.positions == "learned":
         size = t.model.config.max_positions
-    src, mask, tgt = np.zeros((3, 1, size), np.int32)
-    src[0, : len(source)] = source
-    mask[0, : len(source)] = 1
-    tgt[0, : len(target)] = target
-    place = np.arange(size, dtype=np.int32)[None]
-    shifted = Packed(shift_right(tgt, place, BOS), np.ones_like(tgt), place)
-    return Packed(src, mask, place), shifted
+    return model_inputs(lay_out([(source, target)], [[0]], size, size))
 
 
 def logits_of(t: Translator, source: np.ndarray, target: np.ndarray) -> np.ndarray:
