@@ -17,10 +17,22 @@ SOURCE = ["The old man sleeps .", "A child reads two books .", "", "No ."]
 TARGET = ["Der alte Mann schläft .", "Ein Kind liest zwei Bücher .", "Ja", ""]
 
 
+def written(folder, **texts):
+    return {name: str(runs.write_lines(folder / name, text)) for name, text in texts.items()}
+
+
 @pytest.fixture
 def files(tmp_path):
-    names = {"src": SOURCE, "tgt": TARGET}
-    return {name: str(runs.write_lines(tmp_path / name, text)) for name, text in names.items()}
+    return written(tmp_path, src=SOURCE, tgt=TARGET)
+
+
+def built_in_texts(split, pairs):
+    """The pairs, their lines, and their links as Pharaoh writes them."""
+    drawn = built_in_pairs(split, pairs)
+    src = [" ".join(pair.src_words) for pair in drawn]
+    tgt = [" ".join(pair.tgt_words) for pair in drawn]
+    gold = [" ".join(f"{i}-{j}" for i, j in pair.alignment) for pair in drawn]
+    return drawn, {"src": src, "tgt": tgt, "gold": gold}
 
 
 def test_links_are_those_of_the_layer_s_mean(files, capsys, monkeypatch):
@@ -41,13 +53,11 @@ def test_links_are_those_of_the_layer_s_mean(files, capsys, monkeypatch):
 
 def test_a_run_that_learned_in_full_context_aligns_in_full_context():
     run = load(runs.trained_run())
-    pairs = built_in_pairs("test", 20)
-    src = [" ".join(pair.src_words) for pair in pairs]
-    tgt = [" ".join(pair.tgt_words) for pair in pairs]
+    src, tgt, _ = built_in_texts("test", 20)[1].values()
     config = with_values(run.config, {"train.alignment_context": "full"})
     found = Run(run.loaded._replace(config=config)).align(src, tgt)
     loaded = run.loaded
-    lines = run.loaded.line_translator()
+    lines = loaded.line_translator()
     ids = lines.encode(src), lines.encode(tgt, is_target=True)
     parts = loaded.model, loaded.translator.params, loaded.vocabulary
     want = list(align_words(*parts, *ids, full_context=True))
@@ -60,29 +70,22 @@ def test_a_run_that_learned_in_full_context_aligns_in_full_context():
 def test_error_rates_against_given_links(tmp_path, caplog):
     """They are those of evaluation/alignment.py, which the built-in corpus's links test."""
     run = load(runs.trained_run())
-    pairs = built_in_pairs("test", 20)
-    src = [" ".join(pair.src_words) for pair in pairs]
-    tgt = [" ".join(pair.tgt_words) for pair in pairs]
-    gold = [" ".join(f"{i}-{j}" for i, j in pair.alignment) for pair in pairs]
-    lines = {"src": src, "tgt": tgt, "gold": gold}
-    files = {name: str(runs.write_lines(tmp_path / name, text)) for name, text in lines.items()}
+    pairs, texts = built_in_texts("test", 20)
+    files = written(tmp_path, **texts)
     with caplog.at_level("INFO"):
         align(str(runs.trained_run()), **files)
-    found = [one.mean_NJ for one in run.align(src, tgt)]
+    found = [one.mean_NJ for one in run.align(texts["src"], texts["tgt"])]
     [want] = error_rate(found, [pair.alignment for pair in pairs])
     assert f"alignment error rate of layers 1 to 1: {want:.3f}" in caplog.text
-    runs.write_lines(tmp_path / "gold", [*gold[:-1], "0-99"])
+    runs.write_lines(tmp_path / "gold", [*texts["gold"][:-1], "0-99"])
     with pytest.raises(UserError, match="line 20: the link 0-99 names target word 99"):
         align(str(runs.trained_run()), **files)
 
 
 def test_without_a_run_the_links_are_those_of_the_lines_own_aligner(tmp_path, capsys, caplog):
-    pairs = built_in_pairs("train", 400)
+    pairs, texts = built_in_texts("train", 400)
+    files = written(tmp_path, **texts)
     words = [(list(pair.src_words), list(pair.tgt_words)) for pair in pairs]
-    gold = [" ".join(f"{i}-{j}" for i, j in pair.alignment) for pair in pairs]
-    lines = {"src": [" ".join(w) for w, _ in words], "tgt": [" ".join(w) for _, w in words]}
-    lines["gold"] = gold
-    files = {name: str(runs.write_lines(tmp_path / name, text)) for name, text in lines.items()}
     with caplog.at_level("INFO"):
         align(**files)
     want = hmm_alignments(words)
@@ -93,20 +96,23 @@ def test_without_a_run_the_links_are_those_of_the_lines_own_aligner(tmp_path, ca
     assert f"alignment error rate: {1 - 2 * right / both:.3f}" in caplog.text
 
 
-def test_what_is_of_a_run_needs_one_and_too_much_text_is_refused(files, monkeypatch):
-    with pytest.raises(UserError, match="--layer and --checkpoint are of a run"):
-        align(**files, layer=1)
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"layer": 1}, "--layer and --checkpoint are of a run"),
+        ({}, "4 pairs have 61 pairs of words, more than 10"),
+        ({"workdir": "run", "layer": 0}, "the decoder has layers 1 to 1"),
+        ({"workdir": "run", "layer": 2}, "the decoder has layers 1 to 1"),
+        ({"workdir": "run", "checkpoint": "7"}, "--checkpoint=7 is not there"),
+    ],
+    ids=str,
+)
+def test_what_is_of_a_run_needs_one_and_too_much_text_is_refused(flags, words, files, monkeypatch):
     monkeypatch.setattr(command, "MOST_CELLS", 10)
-    with pytest.raises(UserError, match="4 pairs have 61 pairs of words, more than 10"):
-        align(**files)
-
-
-def test_a_layer_that_is_not_there_is_refused(files):
-    for layer in (0, 2):
-        with pytest.raises(UserError, match="the decoder has layers 1 to 1"):
-            align(str(runs.trained_run()), **files, layer=layer)
-    with pytest.raises(UserError, match="--checkpoint=7 is not there"):
-        align(str(runs.trained_run()), **files, checkpoint="7")
+    if "workdir" in flags:
+        flags = {**flags, "workdir": str(runs.trained_run())}
+    with pytest.raises(UserError, match=words):
+        align(**files, **flags)
 
 
 def test_layers_are_counted_from_1_and_the_watched_one_is_the_default():
@@ -115,6 +121,6 @@ def test_layers_are_counted_from_1_and_the_watched_one_is_the_default():
 
 
 def test_words_that_the_vocabulary_spells_otherwise_are_counted(tmp_path, caplog):
-    src, tgt = (str(runs.write_lines(tmp_path / name, ["a\u00a0b c"])) for name in "st")
-    align(str(runs.trained_run()), src=src, tgt=tgt)
+    text = ["a\u00a0b c"]
+    align(str(runs.trained_run()), **written(tmp_path, src=text, tgt=text))
     assert "1 lines have more words" in caplog.text

@@ -3,6 +3,7 @@
 import html
 import json
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -51,37 +52,46 @@ def drawn(monkeypatch):
     return titles
 
 
+MAGIC = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml"}
+
+
+def asked(folder, flags: str) -> Path:
+    """The file that the command writes, which the flags name first."""
+    name, *others = flags.split()
+    file = folder / name
+    assert runs.command("attention", "--workdir=w", f"--output={file}", *others, "a b") == 0
+    return file
+
+
 @pytest.mark.parametrize(
     ("flags", "title"),
     [
-        ([], "Encoder-decoder attention, layer 2 of 2: x y to b of a b c"),
-        (["--layer=1"], "Encoder-decoder attention, layer 1 of 2: x y to a of a b c"),
-        (["--kind=encoder"], "Encoder self-attention, layer 2 of 2: a b c to b of a b c"),
+        ("heat.png", "Encoder-decoder attention, layer 2 of 2: x y to b of a b c"),
+        ("heat.pdf --layer=1", "Encoder-decoder attention, layer 1 of 2: x y to a of a b c"),
+        ("heat.svg --kind=encoder", "Encoder self-attention, layer 2 of 2: a b c to b of a b c"),
         (
-            ["--kind=decoder", "--layer=1"],
+            "heat.png --kind=decoder --layer=1",
             "Decoder self-attention, layer 1 of 2: x y to <s> of <s> x",
         ),
     ],
 )
 def test_a_picture_is_of_one_layer_of_one_kind(flags, title, drawn, tmp_path):
-    file = tmp_path / "heat.png"
-    assert runs.command("attention", "--workdir=w", f"--output={file}", *flags, "a b") == 0
+    file = asked(tmp_path, flags)
     assert drawn == [title]
-    assert file.read_bytes().startswith(b"\x89PNG")
+    assert file.read_bytes().startswith(MAGIC[file.suffix])
 
 
 @pytest.mark.parametrize(
     ("flags", "kinds", "layers"),
     [
-        (["--kind=all"], list(KINDS), [1, 2]),
-        (["--kind=all", "--layer=2"], list(KINDS), [2]),
-        (["--kind=decoder"], ["decoder"], [1, 2]),
-        ([], ["cross"], [1, 2]),
+        ("heat.html --kind=all", list(KINDS), [1, 2]),
+        ("heat.html --kind=all --layer=2", list(KINDS), [2]),
+        ("heat.html --kind=decoder", ["decoder"], [1, 2]),
+        ("heat.html", ["cross"], [1, 2]),
     ],
 )
 def test_a_page_is_of_every_layer_of_its_kinds(flags, kinds, layers, drawn, tmp_path):
-    file = tmp_path / "heat.html"
-    assert runs.command("attention", "--workdir=w", f"--output={file}", *flags, "a b") == 0
+    file = asked(tmp_path, flags)
     titles = [KINDS[kind].title for kind in kinds]
     want = [f"{title}, layer {layer} of 2" for title in titles for layer in layers]
     assert [title.partition(":")[0] for title in drawn] == want
@@ -94,10 +104,8 @@ def test_a_page_is_of_every_layer_of_its_kinds(flags, kinds, layers, drawn, tmp_
 
 @pytest.mark.parametrize("suffix", [".npz", ".json"])
 def test_weights_are_written_with_their_subwords(suffix, drawn, tmp_path):
-    file = tmp_path / f"weights{suffix}"
-    assert runs.command("attention", "--workdir=w", f"--output={file}", "--kind=all", "a b") == 0
+    found = weights_in(asked(tmp_path, f"weights{suffix} --kind=all"))
     assert drawn == []
-    found = weights_in(file)
     texts = {name: found.pop(name) for name in ("source", "translation", "checkpoint")}
     assert texts == {"source": "<b> c", "translation": "x & y", "checkpoint": "40"}
     assert list(found) == list(KINDS)
@@ -115,9 +123,7 @@ def test_weights_are_written_with_their_subwords(suffix, drawn, tmp_path):
 
 @pytest.mark.parametrize("suffix", [".npz", ".json"])
 def test_the_weights_of_one_layer_are_those_of_that_layer(suffix, drawn, tmp_path):
-    file = tmp_path / f"weights{suffix}"
-    assert runs.command("attention", "--workdir=w", f"--output={file}", "--layer=2", "a b") == 0
-    found = weights_in(file)
+    found = weights_in(asked(tmp_path, f"weights{suffix} --layer=2"))
     assert set(found) == {"source", "translation", "checkpoint", "cross"}
     assert list(found["cross"]["layers"]) == [2]
     weights = np.array(found["cross"]["weights"])
@@ -125,13 +131,10 @@ def test_the_weights_of_one_layer_are_those_of_that_layer(suffix, drawn, tmp_pat
 
 
 def test_one_head_is_written_and_drawn_under_its_number(drawn, tmp_path):
-    file = tmp_path / "weights.json"
-    assert runs.command("attention", "--workdir=w", f"--output={file}", "--head=2", "a b") == 0
-    part = weights_in(file)["cross"]
+    part = weights_in(asked(tmp_path, "weights.json --head=2"))["cross"]
     assert part["heads"] == [2] and np.array(part["weights"]).shape == (2, 1, 2, 3)
     np.testing.assert_allclose(part["weights"], 1 / 3, atol=1e-7)
-    picture = tmp_path / "heat.png"
-    assert runs.command("attention", "--workdir=w", f"--output={picture}", "--head=2", "a b") == 0
+    asked(tmp_path, "heat.png --head=2")
     figure = attention_figure(np.ones((1, 2, 2)), ["a", "b"], ["x", "y"], "", [2])
     assert figure.axes[0].get_title() == "head 2"
 
@@ -149,13 +152,6 @@ def weights_in(file) -> dict:
             else:
                 found[kind] = str(array)
     return found
-
-
-@pytest.mark.parametrize(("suffix", "magic"), [("pdf", b"%PDF"), ("svg", b"<?xml")])
-def test_a_picture_can_be_a_vector_graphic(suffix, magic, drawn, tmp_path):
-    file = tmp_path / f"heat.{suffix}"
-    assert runs.command("attention", "--workdir=w", f"--output={file}", "a b") == 0
-    assert file.read_bytes().startswith(magic) and len(drawn) == 1
 
 
 # The command on a run ----------------------------------------------------------------------------

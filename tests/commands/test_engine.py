@@ -14,6 +14,10 @@ from transformer_jax.use.loading import load_model
 ALPHA_0 = {"decode.length_penalty": 0.0}
 
 
+def keys(**values):
+    return {"overrides": {f"decode.{name}": value for name, value in values.items()}}
+
+
 def test_an_engine_answers_the_same_lines():
     pytest.importorskip("ctranslate2")
     source = ["", *runs.read_lines(runs.tiny_corpus() / "test.en")[:6], " "]
@@ -66,23 +70,12 @@ def test_the_engine_searches_with_the_run_s_settings():
     ("engine", "options", "message"),
     [
         ("marian", {}, "--engine=marian is unknown; there is ctranslate2"),
+        ("ctranslate2:int3", {}, "--engine=ctranslate2:int3: its types are float32, f"),
         ("ctranslate2", {"sample": True, "beam_size": None}, "has beam search only"),
         ("ctranslate2", {"coverage_penalty": 0.2}, "without a coverage penalty"),
-        (
-            "ctranslate2",
-            {"overrides": {"decode.groups": 2}},
-            "penalty and decode.groups",
-        ),
-        (
-            "ctranslate2",
-            {"overrides": {"decode.dtype": "bfloat16"}},
-            "--config.decode.dtype=none --config.decode.weights=none",
-        ),
-        (
-            "ctranslate2",
-            {"overrides": {"decode.weights": "bfloat16"}},
-            "as in --engine=ctranslate2:int8",
-        ),
+        ("ctranslate2", keys(groups=2), "penalty and decode.groups"),
+        ("ctranslate2", keys(dtype="bfloat16"), "--config.decode.dtype=none --config.decode.wei"),
+        ("ctranslate2", keys(weights="bfloat16"), "as in --engine=ctranslate2:int8"),
     ],
 )
 def test_what_an_engine_has_no_place_for_is_refused(engine, options, message):
@@ -94,8 +87,3 @@ def test_an_engine_takes_one_model():
     run = str(runs.trained_run())
     with pytest.raises(ConfigError, match="--engine=ctranslate2 has one model"):
         engine_lines(load_model([run, run]), "ctranslate2")
-
-
-def test_a_type_that_does_not_exist_is_refused():
-    with pytest.raises(ConfigError, match="--engine=ctranslate2:int3: its types are float32, f"):
-        answers(["a dog"], engine="ctranslate2:int3")

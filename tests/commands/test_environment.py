@@ -13,7 +13,6 @@ from transformer_jax.commands.environment import (
     ADDRESSES_NEEDED,
     FILES_NEEDED,
     FILES_WANTED,
-    check_devices,
     check_environment,
     ended_by_interrupts,
 )
@@ -29,17 +28,17 @@ print(*sorted(closed), opened, len(sys.stdin.read()), sep=",", file=open("found"
 """
 
 
+def run_code(*arguments, **settings):
+    """Runs a program in a new process."""
+    environment = os.environ | {"PYTHONPATH": os.getcwd()}
+    return subprocess.run([*map(str, arguments)], env=environment, **settings)
+
+
 @pytest.mark.parametrize("closed", [(0,), (1,), (0, 1, 2), ()], ids=str)
 def test_a_closed_stream_is_the_null_device_and_no_other_file_gets_its_number(closed, tmp_path):
-    arguments = " ".join(
-        [f"{number}>&-" for number in closed] + ["" if 0 in closed else "</dev/null"]
-    )
-    script = f'cd {tmp_path}; "$0" -c "$1" {arguments}'
-    subprocess.run(
-        ["sh", "-c", script, sys.executable, STREAMS],
-        check=True,
-        env=os.environ | {"PYTHONPATH": os.getcwd()},
-    )
+    streams = [f"{number}>&-" for number in closed] + ["" if 0 in closed else "</dev/null"]
+    script = f'cd {tmp_path}; "$0" -c "$1" {" ".join(streams)}'
+    run_code("sh", "-c", script, sys.executable, STREAMS, check=True)
     *names, number, length = (tmp_path / "found").read_text().strip().split(",")
     assert [name for name in names if name] == sorted(
         f"standard {('input', 'output', 'error')[number]}" for number in closed
@@ -49,18 +48,8 @@ def test_a_closed_stream_is_the_null_device_and_no_other_file_gets_its_number(cl
 
 
 def test_a_stream_that_is_open_in_the_wrong_direction_counts_as_closed(tmp_path):
-    subprocess.run(
-        [
-            "sh",
-            "-c",
-            'cd "$2"; "$0" -c "$1" 0>written 1</dev/null',
-            sys.executable,
-            STREAMS,
-            tmp_path,
-        ],
-        check=True,
-        env=os.environ | {"PYTHONPATH": os.getcwd()},
-    )
+    script = 'cd "$2"; "$0" -c "$1" 0>written 1</dev/null'
+    run_code("sh", "-c", script, sys.executable, STREAMS, tmp_path, check=True)
     assert (tmp_path / "found").read_text() == "standard input,standard output,3,0\n"
 
 
@@ -92,25 +81,38 @@ def test_other_values_that_libraries_fail_on_are_refused(name, value, monkeypatc
         check_environment()
 
 
-def test_a_variable_that_keeps_jax_from_starting_is_one_line(monkeypatch):
+@pytest.mark.parametrize(
+    ("platform", "error", "words"),
+    [
+        (
+            "",
+            RuntimeError("Unable to initialize backend 'cpu': no id (you may need to uninstall)"),
+            "JAX cannot start: Unable to initialize backend 'cpu': no id. Check XLA_FLAGS and ",
+        ),
+        (
+            "cpu",
+            ValueError("invalid truth value 'maybe' for environment 'JAX_ENABLE_X'"),
+            "JAX cannot start: invalid truth value 'maybe' for env",
+        ),
+        # A plugin that is missing makes JAX raise an assertion without a message.
+        ("cuda", AssertionError(), "JAX_PLATFORMS=cuda: no such platform is installed. Install "),
+        (
+            "cuda",
+            RuntimeError("Unable to initialize backend 'x': not known. (set JAX_PLATFORMS='')"),
+            "JAX_PLATFORMS=cuda: Unable to initialize backend 'x': not known. Install JAX",
+        ),
+    ],
+    ids=["any platform", "a variable, not the platform", "no plugin", "not known"],
+)
+def test_what_keeps_jax_from_starting_is_one_line(platform, error, words, monkeypatch, capsys):
     def devices():
-        raise RuntimeError("Unable to initialize backend 'cpu': no id (you may need to uninstall)")
+        raise error
 
-    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    monkeypatch.setenv("JAX_PLATFORMS", platform)
     monkeypatch.setattr("jax.devices", devices)
-    wanted = "^JAX cannot start: Unable to initialize backend 'cpu': no id. Check XLA_FLAGS and "
-    with pytest.raises(UserError, match=wanted):
-        check_devices()
-
-
-def test_a_variable_that_jax_cannot_read_is_blamed_and_not_the_platform(monkeypatch):
-    def devices():
-        raise ValueError("invalid truth value 'maybe' for environment 'JAX_ENABLE_X'")
-
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    monkeypatch.setattr("jax.devices", devices)
-    with pytest.raises(UserError, match="^JAX cannot start: invalid truth value 'maybe' for env"):
-        check_devices()
+    assert command("translate", "--workdir=run") == 2
+    found = capsys.readouterr().err
+    assert found.startswith(f"transformer-jax: {words}") and found.count("\n") == 1
 
 
 def test_a_deleted_working_directory_is_one_line(tmp_path, monkeypatch, capsys):
@@ -149,30 +151,6 @@ def test_too_few_addresses_for_the_libraries_are_refused(monkeypatch, capsys):
     assert command("keys", "seed") == 0
 
 
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
-        (AssertionError(), "JAX_PLATFORMS=cuda: no such platform is installed. Install JAX"),
-        (
-            RuntimeError("Unable to initialize backend 'x': not known. (set JAX_PLATFORMS='')"),
-            "JAX_PLATFORMS=cuda: Unable to initialize backend 'x': not known. Install JAX",
-        ),
-    ],
-    ids=["no plugin", "not known"],
-)
-def test_a_platform_that_is_not_installed_is_one_line(error, reason, monkeypatch, capsys):
-    """A plugin that is missing makes JAX raise an assertion without a message."""
-
-    def devices():
-        raise error
-
-    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
-    monkeypatch.setattr("jax.devices", devices)
-    assert command("translate", "--workdir=run") == 2
-    found = capsys.readouterr().err
-    assert reason in found and found.count("\n") == 1
-
-
 def test_translate_needs_its_streams(monkeypatch, capsys):
     for name in ("standard input", "standard output"):
         monkeypatch.setattr("transformer_jax.__main__.open_missing_streams", lambda n=name: {n})
@@ -196,12 +174,7 @@ end_stuck_threads(2)
 
 
 def test_a_thread_of_a_failed_save_does_not_keep_the_process_alive():
-    done = subprocess.run(
-        [sys.executable, "-c", STUCK],
-        capture_output=True,
-        timeout=40,
-        env=os.environ | {"PYTHONPATH": os.getcwd()},
-    )
+    done = run_code(sys.executable, "-c", STUCK, capture_output=True, timeout=40)
     assert (done.returncode, done.stderr) == (2, b"reported")
 
 
@@ -217,7 +190,7 @@ with ended_by_interrupts():
     except KeyboardInterrupt:
         raise ImportError("Encountered an error while initializing the extension")
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = run_code(sys.executable, "-c", code, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

@@ -18,41 +18,40 @@ CODE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 @pytest.fixture
 def run(tmp_path):
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: str, path: str = "") -> subprocess.CompletedProcess[str]:
+        """Runs a module in an empty folder; `path` comes before the checkout."""
         return subprocess.run(
-            [sys.executable, "-m", "transformer_jax", "experiment", *arguments],
+            [sys.executable, "-m", *arguments],
             capture_output=True,
             text=True,
             cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": f"{path}:{ROOT}"},
         )
 
     return run
 
 
+COMMAND = ("transformer_jax", "experiment")
+
+
 def test_installed_experiments_are_listed_and_run(run):
-    listed = run().stdout.splitlines()
+    listed = run(*COMMAND).stdout.splitlines()
     assert any(line.startswith("transformer-jax experiment sweep  ") for line in listed)
     arguments = ["--config=demo", "--config.model.num_heads=2,4", "--rows=num_heads=4", "--print"]
-    done = run("sweep", *arguments)
+    done = run(*COMMAND, "sweep", *arguments)
     lines = done.stdout.splitlines()
     assert (done.returncode, len(lines)) == (0, 3), done.stderr
     assert "train --config=demo --workdir=runs/sweep/demo_num_heads/num_heads=4/seed-0" in lines[1]
 
 
-def test_the_readme_s_experiment_is_listed_and_explained(tmp_path):
+def test_the_readme_s_experiment_is_listed_and_explained(run, tmp_path):
     """It has neither a guard nor a text of its own for --help."""
     shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
     [code] = [one for one in CODE.findall((ROOT / "README.md").read_text()) if "mine.py" in one]
     (tmp_path / "experiments" / "mine.py").write_text(code)
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
-    listed, explained = (
-        subprocess.run(
-            [sys.executable, "-m", *module], cwd=tmp_path, env=environment, capture_output=True
-        ).stdout.decode()
-        for module in (["experiments"], ["experiments.mine", "--help"])
-    )
+    listed = run("experiments", path=tmp_path).stdout
     assert re.search(r"^python -m experiments\.mine +experiments/mine\.py$", listed, re.M)
+    explained = run("experiments.mine", "--help", path=tmp_path).stdout
     assert explained.startswith("experiments/mine.py\n")
 
 
@@ -60,10 +59,10 @@ def test_an_experiment_of_one_s_own_comes_first_and_its_status_is_the_command_s(
     (tmp_path / "experiments").mkdir()
     code = "import sys; print(__name__, sys.argv[1:]); sys.exit(3)"
     (tmp_path / "experiments" / "demo.py").write_text(code)
-    done = run("demo", "--help", "--x=1")
+    done = run(*COMMAND, "demo", "--help", "--x=1")
     assert (done.returncode, done.stdout) == (3, "__main__ ['--help', '--x=1']\n")
     for name in ("nowhere", "__init__", "figures_bleu"):  # the last one is shared by others
-        done = run(name)
+        done = run(*COMMAND, name)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert f"there is no experiment '{name}'" in done.stderr
 

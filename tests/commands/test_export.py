@@ -17,7 +17,7 @@ import pytest
 
 from tests import tiny_runs as runs
 from tests.commands.test_import import imported, imported_two
-from tests.fixtures.tiny import random_params, relative_error
+from tests.fixtures.tiny import lay_out, model_inputs, random_params, relative_error
 from transformer_jax.api import Run
 from transformer_jax.commands import export as command
 from transformer_jax.config.changes import with_values
@@ -29,7 +29,6 @@ from transformer_jax.evaluation.alignment import Aligner
 from transformer_jax.interop import ctranslate2_out, huggingface_out
 from transformer_jax.interop.exported import Exported
 from transformer_jax.model.encoder_decoder import make_model
-from transformer_jax.model.sides.embeddings import shift_right
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.runs.weights import save_weights
 from transformer_jax.text.batches import Packed
@@ -66,11 +65,13 @@ FOR_CTRANSLATE2 = {
 
 @functools.cache
 def run_of(name: str) -> Path:
-    """A run with random weights and the vocabulary of the tiny run."""
-    if name in IMPORTED:
-        return IMPORTED[name]()
-    values = {**runs.TINY, **FOR_CTRANSLATE2[name], "data.path": str(runs.tiny_corpus())}
-    config = with_values(Config(), values)
+    """A run with random weights and the vocabulary of the tiny run, or an imported one."""
+    return IMPORTED[name]() if name in IMPORTED else random_run(FOR_CTRANSLATE2[name])
+
+
+def random_run(values: dict[str, Any]) -> Path:
+    """A run with random weights, and with these keys beside those of the tiny run."""
+    config = with_values(Config(), runs.tiny_values() | values)
     folder = RunFolder(Path(tempfile.mkdtemp(dir=runs.scratch().name)) / "run")
     folder.claim(config, "none")
     vocabulary = vocabulary_of(config)
@@ -97,8 +98,13 @@ def vocabulary_of(config: Config) -> Vocabulary:
 
 @functools.cache
 def exported(name: str, format: str, *flags: str) -> Path:
+    return export_of(run_of(name), format, *flags)
+
+
+def export_of(run: Path, format: str, *flags: str) -> Path:
+    """A new folder that the command has exported."""
     output = Path(tempfile.mkdtemp(dir=runs.scratch().name)) / "exported"
-    arguments = (f"--workdir={run_of(name)}", f"--format={format}", f"--output={output}", *flags)
+    arguments = (f"--workdir={run}", f"--format={format}", f"--output={output}", *flags)
     assert runs.command("export", *arguments) == 0
     return output
 
@@ -117,20 +123,13 @@ def pairs_of(loaded: Any) -> list[tuple[np.ndarray, np.ndarray]]:
 
 @functools.partial(jax.jit, static_argnums=0)
 def apply(model: Any, params: Any, source: Packed, target: Packed) -> Any:
-    given = shift_right(target.ids, target.positions, BOS)
-    return model.apply({"params": params}, source, target._replace(ids=given))
+    return model.apply({"params": params}, source, target)
 
 
 def logits_of(loaded: Any, src: np.ndarray, tgt: np.ndarray) -> np.ndarray:
     """Our logits of each subword of a target `[length, vocabulary]`."""
-
-    def packed(ids: np.ndarray) -> Packed:
-        row = np.zeros((1, LONGEST), np.int32)
-        place = np.arange(LONGEST, dtype=np.int32)[None]
-        row[0, : len(ids)] = ids
-        return Packed(row, np.int32(place < len(ids)), place)
-
-    logits = apply(loaded.translator.model, loaded.translator.params, packed(src), packed(tgt))
+    inputs = model_inputs(lay_out([(src, tgt)], [[0]], LONGEST, LONGEST))
+    logits = apply(loaded.translator.model, loaded.translator.params, *inputs)
     return np.asarray(logits[0, : len(tgt)], np.float64)[:, : loaded.vocabulary.target.size]
 
 
@@ -165,9 +164,8 @@ def test_ctranslate2_gives_the_log_probabilities_and_subwords_that_we_give(name)
 def test_a_ctranslate2_folder_is_imported_as_the_run_that_it_is_from(name, tmp_path):
     pytest.importorskip("ctranslate2")
     folder, run = exported(name, "ctranslate2"), tmp_path / "run"
-    assert (
-        runs.command("import", f"--from={folder}", f"--workdir={run}", "--src=en", "--tgt=de") == 0
-    )
+    languages = ("--src=en", "--tgt=de")
+    assert runs.command("import", f"--from={folder}", f"--workdir={run}", *languages) == 0
     before, after = load_model(str(run_of(name))), load_model(str(run))
     assert after.vocabulary.digest == before.vocabulary.digest
     different = "num_layers", "dropout", "score", "watched_layer", "watched_heads", "max_positions"
@@ -190,8 +188,7 @@ def test_ctranslate2_aligns_by_the_head_with_the_lowest_error_rate(tmp_path, cap
     """Of gold links that are those of one head of one layer; its weights are what it returns."""
     engine = pytest.importorskip("ctranslate2")
     run = Run(load_model(str(run_of("post")), beam_size=1))
-    layer = 0
-    head = 1
+    layer, head = 0, 1
     source = sources()[:4]
     target = runs.read_lines(runs.tiny_corpus() / "test.de")[:4]
     links = [one.heads_NHJ[layer, head] for one in run.align(source, target)]
@@ -237,14 +234,17 @@ def test_the_links_of_the_built_in_corpus_choose_what_aligns(monkeypatch):
     assert command._aligner("run", "40", with_values(Config(), {"data.path": "x"}), None) is None
 
 
+def model_of_post() -> Exported:
+    loaded = load_model(str(run_of("post")))
+    params = jax.tree.map(np.asarray, loaded.translator.params)
+    return Exported(loaded.config, params, loaded.vocabulary, ())
+
+
 def test_ctranslate2_aligns_by_the_watched_layer_and_heads_and_has_our_epsilon():
     pytest.importorskip("ctranslate2")
-    loaded = load_model(str(run_of("post")), beam_size=1)
     own = {"model.watched_layer": 1, "model.watched_heads": 1, "model.norm_epsilon": 3e-4}
-    params = jax.tree.map(np.asarray, loaded.translator.params)
-    spec = ctranslate2_out._spec(
-        Exported(with_values(loaded.config, own), params, loaded.vocabulary, ())
-    )
+    model = model_of_post()
+    spec = ctranslate2_out._spec(model._replace(config=with_values(model.config, own)))
     assert (int(spec.decoder.alignment_layer), int(spec.decoder.alignment_heads)) == (1, 1)
     assert spec.config.layer_norm_epsilon == 3e-4
 
@@ -257,15 +257,9 @@ def test_a_quantized_folder_is_smaller_and_nearly_as_likely():
     assert sizes[1] < sizes[0]
     loaded = load_model(str(run_of("post")))
     src, tgt = pairs_of(loaded)[1]
-    pieces = loaded.vocabulary.pieces
-    scores = [
-        sum(
-            engine.Translator(str(folder), "cpu")
-            .score_batch([pieces(src[:-1])], [pieces(tgt[:-1])])[0]
-            .log_probs
-        )
-        for folder in (whole, small)
-    ]
+    pieces = [[loaded.vocabulary.pieces(ids[:-1])] for ids in (src, tgt)]
+    translators = [engine.Translator(str(folder), "cpu") for folder in (whole, small)]
+    scores = [sum(one.score_batch(*pieces)[0].log_probs) for one in translators]
     assert scores[1] == pytest.approx(scores[0], rel=0.05) and scores[0] != scores[1]
     for name in ("source.spm", "target.spm"):
         assert (whole / name).read_bytes() == loaded.vocabulary.model
@@ -276,13 +270,12 @@ def test_a_quantized_folder_is_smaller_and_nearly_as_likely():
 
 def test_a_vocabulary_that_spells_language_codes_is_warned_of(tmp_path, caplog):
     """MarianTokenizer takes >>deu<< for one token, which such a vocabulary does not have."""
-    loaded = load_model(str(run_of("post")))
-    params = jax.tree.map(np.asarray, loaded.translator.params)
+    model = model_of_post()
     lines = [f">>deu<< {line}" for line in sources()] * 20
-    vocabulary = train_vocabulary(lines, VocabularyConfig(size=loaded.vocabulary.size), 0)
-    for own, warned in ((loaded.vocabulary, False), (vocabulary, True)):
-        model = Exported(loaded.config, params, own, ())
-        huggingface_out.write_huggingface(model, tmp_path / str(warned), {})
+    codes = train_vocabulary(lines, VocabularyConfig(size=model.vocabulary.size), 0)
+    for own, warned in ((model.vocabulary, False), (codes, True)):
+        own_model = model._replace(vocabulary=own)
+        huggingface_out.write_huggingface(own_model, tmp_path / str(warned), {})
         assert ("takes for one token" in caplog.text) == warned
 
 
@@ -326,21 +319,18 @@ def test_what_is_exported_can_be_imported_and_is_the_same_model(name, tmp_path):
     assert (again.config.data.src, again.config.data.tgt) == ("en", "de")
     for src, tgt in pairs_of(ours):
         want = logits_of(ours, src, tgt)
-        names = ours.vocabulary.pieces(src), ours.vocabulary.target.pieces(tgt)
         theirs = [
-            np.array([vocabulary.ids_of([piece])[piece] for piece in side])
-            for vocabulary, side in zip(both_sides_of(again), names, strict=True)
+            np.array([side.ids_of([piece])[piece] for piece in own.pieces(ids)])
+            for side, own, ids in (
+                (again.vocabulary, ours.vocabulary, src),
+                (again.vocabulary.target, ours.vocabulary.target, tgt),
+            )
         ]
         got = logits_of(again, *theirs)
-        size = ours.vocabulary.target.size
-        order = again.vocabulary.target.ids_of(ours.vocabulary.target.pieces(range(size)))
-        keep = [i for i in range(size) if i != BOS]
-        columns = list(order.values())
+        pieces = ours.vocabulary.target.pieces(range(ours.vocabulary.target.size))
+        columns = list(again.vocabulary.target.ids_of(pieces).values())
+        keep = [i for i in range(len(pieces)) if i != BOS]
         assert relative_error(got[:, [columns[i] for i in keep]], want[:, keep]) < 1e-5
-
-
-def both_sides_of(loaded: Any) -> tuple[Vocabulary, Vocabulary]:
-    return loaded.vocabulary, loaded.vocabulary.target
 
 
 def test_the_folder_says_how_it_is_used():
@@ -348,9 +338,10 @@ def test_the_folder_says_how_it_is_used():
     generation = json.loads((folder / "generation_config.json").read_text())
     assert (generation["decoder_start_token_id"], generation["eos_token_id"]) == (BOS, EOS)
     card = (folder / "README.md").read_text()
-    assert card.startswith("---\nlibrary_name: transformers") and "en to de" in card
-    assert "GNMT's length penalty" in card
-    assert "revision" in card and "--format=huggingface --checkpoint=0" in card
+    assert card.startswith("---\nlibrary_name: transformers")
+    command = "--format=huggingface --checkpoint=0"
+    for words in ("en to de", "GNMT's length penalty", "revision", command):
+        assert words in card
 
 
 def test_the_card_has_the_scores_of_its_checkpoint_alone(tmp_path):
@@ -412,25 +403,33 @@ def test_half_a_model_is_removed_if_the_disk_is_full(tmp_path, monkeypatch):
     assert not (tmp_path / "x").exists()
 
 
-def test_a_user_s_mistake_is_one_line_and_status_2(tmp_path, capsys):
-    def fails(*flags: str, name: str = "post", output: Path = tmp_path / "x") -> str:
-        workdir = f"--workdir={run_of(name)}"
-        assert runs.command("export", workdir, f"--output={output}", *flags) == 2
-        error = capsys.readouterr().err
-        assert error.count("\n") == 1 and "Traceback" not in error
-        return error
+HUGGINGFACE, CTRANSLATE2 = "--format=huggingface", "--format=ctranslate2"
 
-    run_of("learned")
+
+@pytest.mark.parametrize(
+    ("name", "flags", "words"),
+    [
+        ("post", [], "export needs --format=FORMAT"),
+        ("post", ["--format=onnx"], "--format=onnx is not one of ctranslate2, huggingface"),
+        ("post", [HUGGINGFACE, "--quantization=int8"], "is for --format=ctranslate2"),
+        ("post", [HUGGINGFACE, "--gold=x"], "is for --format=ctranslate2"),
+        ("post", [CTRANSLATE2, "--gold=x"], "x.en cannot be read"),
+        ("post", [CTRANSLATE2, "--quantization=bfloat16"], "bfloat16 is not one of float32"),
+        ("learned", [HUGGINGFACE], "cannot express model.positions='learned'"),
+        ("pre, untied", [HUGGINGFACE], "model.tie_embeddings=False"),
+        ("post", [HUGGINGFACE, "--checkpoint=7"], "--checkpoint=7 is not there"),
+    ],
+)
+def test_a_user_s_mistake_is_one_line_and_status_2(name, flags, words, tmp_path, capsys):
+    run = run_of(name)
     capsys.readouterr()
-    huggingface, ctranslate2 = "--format=huggingface", "--format=ctranslate2"
-    assert "export needs --format=FORMAT" in fails()
-    assert "--format=onnx is not one of ctranslate2, huggingface" in fails("--format=onnx")
-    assert "exists" in fails(huggingface, output=tmp_path)
-    assert "is for --format=ctranslate2" in fails(huggingface, "--quantization=int8")
-    assert "is for --format=ctranslate2" in fails(huggingface, "--gold=x")
-    assert "x.en cannot be read" in fails(ctranslate2, "--gold=x")
-    assert "bfloat16 is not one of float32" in fails(ctranslate2, "--quantization=bfloat16")
-    assert "cannot express model.positions='learned'" in fails(huggingface, name="learned")
-    assert "model.tie_embeddings=False" in fails(huggingface, name="pre, untied")
-    assert "--checkpoint=7 is not there" in fails(huggingface, "--checkpoint=7")
+    assert runs.command("export", f"--workdir={run}", f"--output={tmp_path / 'x'}", *flags) == 2
+    error = capsys.readouterr().err
+    assert words in error and error.count("\n") == 1 and "Traceback" not in error
     assert not (tmp_path / "x").exists()
+
+
+def test_a_folder_that_exists_is_not_written_to(tmp_path, capsys):
+    where = f"--workdir={run_of('post')}", f"--output={tmp_path}"
+    assert runs.command("export", *where, HUGGINGFACE) == 2
+    assert "exists" in capsys.readouterr().err and not [*tmp_path.iterdir()]

@@ -5,24 +5,16 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
 from tests import tiny_runs as runs
-from tests.commands.test_import import imported, imported_two
-from tests.fixtures.tiny import random_params
-from transformer_jax.config.changes import with_values
-from transformer_jax.config.schema import Config
+from tests.commands.test_export import IMPORTED, export_of, random_run
 from transformer_jax.interop.stablehlo_search import ExportedModel
-from transformer_jax.model.encoder_decoder import make_model
-from transformer_jax.runs.run_folder import RunFolder
-from transformer_jax.runs.weights import save_weights
-from transformer_jax.text.vocabulary import UNK, load_vocabulary
+from transformer_jax.text.vocabulary import UNK
 from transformer_jax.use.loading import load_model
 
 pytestmark = pytest.mark.slow("compiles exported models")
@@ -43,38 +35,25 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
+SHORT = {"decode.length_penalty": 0.0, "decode.max_length": 24, "decode.max_extra_length": 8}
+
+
 @functools.cache
 def run_of(name: str) -> Path:
     """A run with random weights, whose search is short and without a length penalty."""
-    if name.startswith("imported"):
-        return {"imported": imported, "imported, two": imported_two}[name]()
-    short = {"decode.length_penalty": 0.0, "decode.max_length": 24, "decode.max_extra_length": 8}
-    values = {**runs.TINY, **short, **MODELS[name], "data.path": str(runs.tiny_corpus())}
-    config = with_values(Config(), values)
-    folder = RunFolder(Path(tempfile.mkdtemp(dir=runs.scratch().name)) / "run")
-    folder.claim(config, "none")
-    vocabulary = load_vocabulary(RunFolder(runs.trained_run()).vocabulary_file)
-    vocabulary.save(folder.vocabulary_file)
-    folder.seal()
-    params = random_params(make_model(config.model, vocabulary.size), seed=4)
-    save_weights(folder, jax.tree.map(np.asarray, params))
-    folder.unlock()
-    return folder.path
+    return IMPORTED[name]() if name in IMPORTED else random_run({**SHORT, **MODELS[name]})
 
 
 @functools.cache
 def exported(name: str) -> Path:
-    output = Path(tempfile.mkdtemp(dir=runs.scratch().name)) / "exported"
-    flags = (f"--workdir={run_of(name)}", "--format=stablehlo", f"--output={output}")
-    assert runs.command("export", *flags) == 0
-    return output
+    return export_of(run_of(name), "stablehlo")
 
 
 def sources() -> list[str]:
     return ["", *runs.read_lines(runs.tiny_corpus() / "test.en")[:5]]
 
 
-@pytest.mark.parametrize("name", [*MODELS, "imported", "imported, two"])
+@pytest.mark.parametrize("name", [*MODELS, *IMPORTED])
 def test_the_exported_search_finds_what_ours_finds(name):
     loaded = load_model(str(run_of(name)), length_penalty=0.0)
     ours = [found[0].text if found else "" for found in loaded.line_translator()(sources())]

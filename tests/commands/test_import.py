@@ -1,7 +1,6 @@
 """The `import` command, and what a run that it made can do: translate, score, go on training."""
 
 import functools
-import io
 import json
 import sys
 from fnmatch import fnmatch
@@ -12,9 +11,9 @@ import numpy as np
 import pytest
 
 from tests import tiny_runs as runs
+from tests.commands.test_translate import answers
 from tests.interop import marian_by_hand as marian
 from tests.interop.test_huggingface import ONE, write_folder
-from transformer_jax.commands.translate import translate
 from transformer_jax.interop.vocabulary_yml import read_vocabulary_yml
 from transformer_jax.runs.metrics import read_metrics
 from transformer_jax.runs.run_folder import RunFolder
@@ -70,15 +69,6 @@ def imported_two() -> Path:
     return workdir
 
 
-def translated(lines: list[str], workdir: Path, **changes) -> list[str]:
-    options = {"checkpoint": "latest", "beam_size": None, "length_penalty": None}
-    options |= {"coverage_penalty": None, "n_best": 1, "scores": True, **changes}
-    out = io.BytesIO()
-    given = io.BytesIO("".join(f"{line}\n" for line in lines).encode())
-    translate(str(workdir), stdin=given, stdout=out, **options)
-    return out.getvalue().decode().split("\n")[:-1]
-
-
 @pytest.mark.slow("compiles imported models")
 @pytest.mark.parametrize("kind", ["one", "two"])
 def test_scores_of_translations_are_those_of_marian_s_formula(kind):
@@ -91,9 +81,7 @@ def test_scores_of_translations_are_those_of_marian_s_formula(kind):
     loaded = load_model(str(run))
     assert loaded.config.decode.beam_size == 3
     lines = loaded.line_translator()
-    arrays = {}
-    with np.load(folder / "opus.best-perplexity.npz") as file:
-        arrays = {name: file[name] for name in file.files}
+    arrays = marian.arrays_of(folder)
     files = sorted(folder.glob("*.vocab.yml"))
     theirs = [read_vocabulary_yml(file) for file in (files[0], files[-1])]
     encoded = lines.encode(source)
@@ -110,8 +98,8 @@ def test_scores_of_translations_are_those_of_marian_s_formula(kind):
         assert best.log_prob == pytest.approx(want, rel=1e-5)
         assert best.score == pytest.approx(want / len(tgt), rel=1e-5)  # normalize: 1
     assert theirs[0][0] == ">>deu<<" in loaded.vocabulary.pieces(encoded[-1])
-    answers = [line.split("\t") for line in translated(source, run)]
-    assert [float(score) for score, _ in answers] == pytest.approx(
+    scored = answers(source, workdir=run, beam_size=None, scores=True)
+    assert [float(line.split("\t")[0]) for line in scored] == pytest.approx(
         [best.score for (best,) in loaded.translator.translate(encoded)], abs=1e-5
     )
 
@@ -119,8 +107,7 @@ def test_scores_of_translations_are_those_of_marian_s_formula(kind):
 def test_ctranslate2_s_own_converter_gives_the_same_log_probabilities(tmp_path):
     """With Marian's wavelengths, which it takes from an array `Wpos`, and Marian's epsilon."""
     engine = pytest.importorskip("ctranslate2")
-    with np.load(opus_folder() / "opus.best-perplexity.npz") as file:
-        arrays = {name: file[name] for name in file.files}
+    arrays = marian.arrays_of(opus_folder())
     table = marian.positions(256, marian.TINY["dim-emb"]).astype(np.float32)
     np.savez(tmp_path / "model.npz", **arrays, Wpos=table)
     vocabulary = str(opus_folder() / "opus.vocab.yml")
@@ -178,7 +165,7 @@ def test_training_goes_on_from_the_imported_weights(kind, tmp_path, capsys):
     assert losses[-1] < losses[0] - 0.3, losses
     ours, theirs = (RunFolder(path).vocabulary_file for path in (tmp_path / "run", origin))
     assert ours.read_bytes() == theirs.read_bytes()
-    assert len(translated(["a dog"], tmp_path / "run")) == 1
+    assert len(answers(["a dog"], workdir=tmp_path / "run", beam_size=None)) == 1
 
 
 def test_the_first_step_starts_where_the_imported_model_is(tmp_path):
@@ -224,20 +211,19 @@ def test_a_name_that_is_no_folder_is_asked_of_the_hub(tmp_path, monkeypatch, cap
 
 
 def test_a_user_s_mistake_is_one_line_and_status_2(tmp_path, capsys):
-    def fails(*flags: str) -> str:
+    opus, run = f"--from={opus_folder()}", f"--workdir={tmp_path / 'run'}"
+    languages = ("--src=en", "--tgt=de")
+    for flags, words in [
+        ([run], "import needs --from=FOLDER"),
+        (["--from=nowhere", run], "--from=nowhere is not a folder"),
+        ([opus, f"--workdir={opus_folder()}", *languages], "is the model's own folder"),
+        ([opus, run], "--src=en --tgt=de"),
+        ([f"--from={tmp_path}", run, *languages], "has no model"),
+        ([opus, f"--workdir={imported()}", *languages], "holds a run"),
+    ]:
+        capsys.readouterr()
         assert runs.command("import", *flags) == 2
         error = capsys.readouterr().err
-        assert error.count("\n") == 1 and "Traceback" not in error
-        return error
-
-    where = f"--workdir={tmp_path / 'run'}"
-    languages = ("--src=en", "--tgt=de")
-    assert "import needs --from=FOLDER" in fails(where)
-    assert "--from=nowhere is not a folder" in fails("--from=nowhere", where)
-    own = f"--workdir={opus_folder()}"
-    assert "is the model's own folder" in fails(f"--from={opus_folder()}", own, *languages)
-    assert "--src=en --tgt=de" in fails(f"--from={opus_folder()}", where)
-    assert "has no model" in fails(f"--from={tmp_path}", where, *languages)
-    assert "holds a run" in fails(f"--from={opus_folder()}", f"--workdir={imported()}", *languages)
+        assert words in error and error.count("\n") == 1 and "Traceback" not in error
     assert not (tmp_path / "run").exists()
     assert runs.command("train", f"--workdir={imported()}") == 2

@@ -1,6 +1,16 @@
 """The `plot` command."""
 
+import pytest
+
 from tests.tiny_runs import command
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """What is drawn instead of a picture."""
+    found = []
+    monkeypatch.setattr("transformer_jax.commands.plot.plot_runs", lambda *one: found.append(one))
+    return found
 
 
 def write_metrics(folder):
@@ -9,15 +19,17 @@ def write_metrics(folder):
     return f"--workdir={folder}"
 
 
-def test_several_runs_are_drawn_into_one_file(tmp_path, monkeypatch):
-    drawn = []
-    monkeypatch.setattr("transformer_jax.commands.plot.plot_runs", lambda *one: drawn.append(one))
-    a, b, c = (write_metrics(tmp_path / name) for name in ("a", "b", "more/b"))
+def test_several_runs_are_drawn_into_one_file(tmp_path, drawn):
+    """A comma of a folder's name separates nothing."""
+    a, b, c = (write_metrics(tmp_path / name) for name in ("a", "b", "a,b"))
+    write_metrics(tmp_path / "more/b")
     assert command("plot", a, b, f"--output={tmp_path}/two.png") == 0
     assert command("plot", f"{b},{tmp_path}/more/b", f"--output={tmp_path}/same.png") == 0
+    assert command("plot", c, f"{b},") == 0
     assert [list(runs) for runs, _ in drawn] == [
         ["a", "b"],
         [str(tmp_path / "b"), str(tmp_path / "more" / "b")],
+        ["a,b", "b"],
     ]
     assert drawn[0][0]["a"] == [{"step": 1, "kind": "train", "nats_per_token": 2.5}]
 
@@ -33,14 +45,6 @@ def test_mistakes_are_refused(tmp_path, capsys):
         assert words in capsys.readouterr().err
     assert command("plot", run, f"--output={tmp_path}/curves.png") == 0
     assert (tmp_path / "curves.png").read_bytes()[:4] == b"\x89PNG"
-
-
-def test_a_comma_of_a_folder_s_name_separates_nothing(tmp_path, monkeypatch):
-    drawn = []
-    monkeypatch.setattr("transformer_jax.commands.plot.plot_runs", lambda *one: drawn.append(one))
-    write_metrics(tmp_path / "b")
-    assert command("plot", write_metrics(tmp_path / "a,b"), f"--workdir={tmp_path}/b,") == 0
-    assert [list(runs) for runs, _ in drawn] == [["a,b", "b"]]
 
 
 def test_a_full_disk_leaves_an_earlier_picture_as_it_was(tmp_path, monkeypatch, capsys):

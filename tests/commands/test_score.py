@@ -9,8 +9,6 @@ from transformer_jax.commands.score import score
 from transformer_jax.decoding.scoring import forced_scores
 from transformer_jax.use.loading import load_model
 
-LANGUAGES = {"src": "en", "tgt": "de"}
-
 
 @pytest.mark.slow("compiles searches and forced scores")
 @pytest.mark.parametrize(
@@ -35,6 +33,13 @@ def test_a_forced_score_is_what_search_reports(decode):
         assert got.log_prob == pytest.approx(one.log_prob, abs=1e-4)
 
 
+def printed(capsys, run, src, tgt, **how) -> list[list[str]]:
+    """Score, log probability and length of each pair."""
+    capsys.readouterr()
+    score(str(run), src=str(src), tgt=str(tgt), **how)
+    return [line.split("\t") for line in capsys.readouterr().out.split("\n")[:-1]]
+
+
 def test_each_line_has_a_score_and_blank_ones_too(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(command, "LINES", 4)
     source = runs.read_lines(runs.tiny_corpus() / "test.en")[:3]
@@ -42,9 +47,7 @@ def test_each_line_has_a_score_and_blank_ones_too(tmp_path, capsys, monkeypatch)
     src = runs.write_lines(tmp_path / "src", [*source, "", "", source[0]])
     tgt = runs.write_lines(tmp_path / "tgt", [*target, "", target[0], ""])
     for run in (runs.trained_run(), imported()):
-        capsys.readouterr()
-        score(str(run), src=str(src), tgt=str(tgt))
-        lines = [line.split("\t") for line in capsys.readouterr().out.split("\n")[:-1]]
+        lines = printed(capsys, run, src, tgt)
         assert len(lines) == 6
         vocabulary = load_model(str(run)).vocabulary
         lengths = [len(vocabulary.target.encode(line)) + 1 for line in target]
@@ -56,12 +59,10 @@ def test_each_line_has_a_score_and_blank_ones_too(tmp_path, capsys, monkeypatch)
 
 
 def test_flags_and_keys_of_search_change_the_scores(tmp_path, capsys, caplog):
-    files = {side: str(runs.tiny_corpus() / f"test.{name}") for side, name in LANGUAGES.items()}
+    src, tgt = (str(runs.tiny_corpus() / f"test.{side}") for side in ("en", "de"))
 
     def scores(**how) -> list[tuple[float, float]]:
-        capsys.readouterr()
-        score(str(runs.trained_run()), **files, **how)
-        lines = [line.split("\t") for line in capsys.readouterr().out.split("\n")[:-1]]
+        lines = printed(capsys, runs.trained_run(), src, tgt, **how)
         return [(float(value), float(log_prob)) for value, log_prob, _ in lines]
 
     assert all(value == log_prob for value, log_prob in scores(length_penalty=0.0))
@@ -78,11 +79,11 @@ def test_a_user_s_mistake_is_one_line_and_status_2(tmp_path, capsys):
     source = runs.tiny_corpus() / "test.en"
     run = f"--workdir={runs.trained_run()}"
     for flags, words in [
-        ((run, f"--src={source}"), "score needs --tgt=FILE"),
-        ((run, f"--src={source}", f"--tgt={short}"), "12 lines"),
-        ((run, f"--src={source}", f"--tgt={tmp_path / 'no'}"), "no such file"),
-        ((run, f"--src={source}", f"--tgt={source}", "--checkpoint=7"), "7 is not there"),
+        ([], "score needs --tgt=FILE"),
+        ([f"--tgt={short}"], "12 lines"),
+        ([f"--tgt={tmp_path / 'no'}"], "no such file"),
+        ([f"--tgt={source}", "--checkpoint=7"], "7 is not there"),
     ]:
-        assert runs.command("score", *flags) == 2
+        assert runs.command("score", run, f"--src={source}", *flags) == 2
         error = capsys.readouterr().err
         assert words.lower() in error.lower() and error.count("\n") == 1, error

@@ -1,6 +1,5 @@
 """`translate --simultaneous`: the translations of whole lines, while the lines arrive."""
 
-import functools
 import io
 import json
 import os
@@ -15,12 +14,12 @@ import numpy as np
 import pytest
 
 from tests import tiny_runs as runs
+from tests.commands import test_translate as translated
 from transformer_jax.commands.translate import translate
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.use import loading
 
-OPTIONS: dict[str, Any] = {"checkpoint": "latest", "beam_size": None, "length_penalty": None}
-OPTIONS |= {"coverage_penalty": None, "n_best": 1, "scores": False}
+OPTIONS: dict[str, Any] = {**translated.OPTIONS, "beam_size": None}
 K = 2
 
 
@@ -28,13 +27,14 @@ K = 2
 def random_weights(monkeypatch) -> None:
     """After so little training all translations would be empty."""
 
-    def value(draw: np.random.Generator, path: tuple, leaf: Any) -> Any:
-        noise = 0.3 * draw.normal(size=leaf.shape).astype(np.float32)
-        return jnp.asarray(1 + noise if path[-1].key == "scale" else noise)
-
     def load(run: Any, checkpoint: str, like: Any) -> tuple[Any, str]:
-        own = functools.partial(value, np.random.default_rng(1))
-        return jax.tree_util.tree_map_with_path(own, like), checkpoint
+        draw = np.random.default_rng(1)
+
+        def value(path: tuple, leaf: Any) -> Any:
+            noise = 0.3 * draw.normal(size=leaf.shape).astype(np.float32)
+            return jnp.asarray(1 + noise if path[-1].key == "scale" else noise)
+
+        return jax.tree_util.tree_map_with_path(value, like), checkpoint
 
     monkeypatch.setattr(loading, "load_params", load)
 
@@ -126,20 +126,15 @@ def test_what_would_revise_a_translation_is_refused(options, wrong, waiting):
         answer(b"x\n", waiting, simultaneous=True, **options)
 
 
-def test_every_run_of_an_ensemble_has_to_wait(waiting):
+def test_a_model_that_does_not_wait_and_an_ensemble_are_refused(waiting):
     """decode.wait_k of the first run would change nothing in another that reads all at once."""
     other = runs.trained_run()
-    with pytest.raises(
-        ConfigError, match=f"{other} cannot be .*decode.wait_k={K} changes nothing here"
-    ):
+    with pytest.raises(ConfigError, match=f"{other} cannot be .*decode.wait_k={K} changes nothing"):
         loading.load_model([str(waiting), str(other)])
-
-
-def test_a_model_that_does_not_wait_and_an_ensemble_are_refused(waiting):
     with pytest.raises(ConfigError, match="this run has model.wait_k=None"):
-        answer(b"x\n", runs.trained_run(), simultaneous=True)
+        answer(b"x\n", other, simultaneous=True)
+    given: dict[str, Any] = {**OPTIONS, "stdin": io.BytesIO(), "stdout": io.BytesIO()}
     with pytest.raises(ConfigError, match="excludes an ensemble"):
-        given: dict[str, Any] = {**OPTIONS, "stdin": io.BytesIO(), "stdout": io.BytesIO()}
         translate([str(waiting)] * 2, simultaneous=True, **given)
 
 

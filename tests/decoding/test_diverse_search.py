@@ -1,104 +1,13 @@
-"""Diverse beam search (Vijayakumar et al. 2018) against one that is written obviously."""
-
-from collections import Counter
+"""Diverse beam search of a run: the best of all groups; test_search.py has the search itself."""
 
 import numpy as np
 import pytest
 
-from tests.decoding import reference_search as reference
-from tests.decoding.toy_decoders import (
-    BATCH,
-    HashModel,
-    RecurrentModel,
-    assert_same_hypotheses,
-    assert_same_result,
-    rows,
-    run,
-)
 from tests.tiny_runs import trained_run
 from transformer_jax.config.decode import DecodeConfig
 from transformer_jax.decoding.translator import Hypothesis, Translator
 from transformer_jax.errors import ConfigError
 from transformer_jax.use.loading import load_model
-
-LIMITS = np.array([9, 7, 9, 0, 5])
-
-
-def diverse_search(decoder, sentence, limit, *, groups, beam, n_best, alpha, diversity, banned=()):
-    """The n_best best of each group: Python lists, no cache."""
-    live = [[([], 0.0)] if limit else [] for _ in range(groups)]
-    finished = [[] for _ in range(groups)]
-    for length in range(1, limit + 1):
-        chosen = Counter()  # subwords of earlier groups' hypotheses at this length
-        for g in range(groups):
-            candidates = []
-            for ids, log_prob in live[g]:
-                for i, gain in enumerate(reference.log_softmax(decoder(sentence, ids))):
-                    if i not in banned and (length < limit or i == reference.EOS):
-                        candidates.append((ids + [i], log_prob + gain))
-            candidates.sort(key=lambda one: -(one[1] - diversity * chosen[one[0][-1]]))
-            for ids, log_prob in candidates[:beam]:
-                if ids[-1] == reference.EOS:
-                    score = log_prob / reference.gnmt(length, alpha)
-                    finished[g].append(reference.Hypothesis(ids, log_prob, score))
-            if beam == 1:
-                candidates = candidates[:1]
-            live[g] = [one for one in candidates if one[0][-1] != reference.EOS][:beam]
-            finished[g].sort(key=lambda one: -one.score)
-            last = finished[g][n_best - 1].score if len(finished[g]) >= n_best else -np.inf
-            best = max((log_prob for _, log_prob in live[g]), default=-np.inf)
-            after = range(length + 1, limit + 1)
-            if not any(best / reference.gnmt(end, alpha) > last for end in after):
-                live[g] = []
-            chosen.update(ids[-1] for ids, _ in live[g])
-    return [one for group in finished for one in group[:n_best]]
-
-
-@pytest.mark.parametrize(("groups", "beam", "n_best"), [(2, 4, 4), (3, 3, 3), (2, 6, 2)])
-@pytest.mark.parametrize("model_class", [HashModel, RecurrentModel])
-def test_equals_a_plain_search_over_many_models(model_class, groups, beam, n_best):
-    for seed, diversity in enumerate([0.0, 0.3, 1.0, 5.0]):
-        model = model_class(seed)
-        asked = {"beam": beam, "n_best": n_best, "groups": groups, "diversity": diversity}
-        result = run(model_class, model.table, LIMITS, 0.6, **asked)
-        asked |= {"beam": beam // groups, "n_best": n_best // groups, "alpha": 0.6}
-        for sentence, limit in enumerate(LIMITS):
-            want = diverse_search(model.next_logits, sentence, limit, **asked)
-            assert len(want) == (n_best if limit else 0)
-            assert_same_hypotheses(result, sentence, want)
-
-
-def test_banned_subwords_stay_out():
-    model = HashModel(0)
-    banned = (0, 2)
-    asked = {"beam": 4, "n_best": 4, "groups": 2, "diversity": 2.0, "banned": banned}
-    result = run(HashModel, model.table, LIMITS, 0.6, **asked)
-    asked |= {"beam": 2, "n_best": 2, "alpha": 0.6}
-    for sentence, limit in enumerate(LIMITS):
-        want = diverse_search(model.next_logits, sentence, limit, **asked)
-        assert_same_hypotheses(result, sentence, want)
-
-
-def test_without_diversity_every_group_is_the_same_search():
-    model = HashModel(1)
-    one = run(HashModel, model.table, LIMITS, 0.6, beam=3, n_best=2)
-    three = run(HashModel, model.table, LIMITS, 0.6, beam=9, n_best=6, groups=3)
-    for g in range(3):
-        part = three._replace(
-            **{name: getattr(three, name)[:, 2 * g : 2 * g + 2] for name in one._fields[:4]}
-        )
-        assert_same_result(part, one)
-
-
-def test_more_diversity_finds_more_different_first_subwords():
-    model = HashModel(2)
-    firsts = []
-    for diversity in (0.0, 1.0, 100.0):
-        asked = {"beam": 4, "n_best": 4, "groups": 4, "diversity": diversity}
-        result = run(HashModel, model.table, LIMITS, 0.0, **asked)
-        found = [{ids[0] for ids, *_ in rows(result, b)} for b in range(BATCH)]
-        firsts.append(sum(map(len, found)))
-    assert firsts[0] < firsts[1] <= firsts[2]
 
 
 def test_the_best_of_all_groups_comes_first():

@@ -32,17 +32,6 @@ def translator(*members, n_best=2, **decode):
     return Translator(model, held, settings, make_mesh(MeshConfig()), n_best)
 
 
-def test_a_model_twice_is_the_model():
-    one = member(1)
-    sources = sentences()[:3]
-    want = translator(one).translate(sources)
-    found = translator(one, one).translate(sources)
-    for ours, theirs in zip(found, want, strict=True):
-        for a, b in zip(ours, theirs, strict=True):
-            np.testing.assert_array_equal(a.ids, b.ids)
-            assert a.score == pytest.approx(b.score, rel=1e-5)
-
-
 @pytest.mark.slow("compiles three models")
 def test_scores_are_those_of_mean_probabilities_in_search_and_when_forced():
     """Each member has another output, so this is the search of each of them too."""

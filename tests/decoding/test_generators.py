@@ -29,11 +29,8 @@ def test_expected_utilities_are_those_of_a_double_loop(name, metric):
     assert next(iter(found)) == "ein Hund läuft ."
 
 
-def test_a_utility_takes_the_translation_first():
+def test_a_utility_takes_the_translation_first_and_equal_samples_keep_their_order():
     found = expected_utilities(["a", "a", "bb"], lambda text, reference: len(text) - len(reference))
     assert found == {"bb": pytest.approx(2 / 3), "a": pytest.approx(-1 / 3)}
     assert list(found) == ["bb", "a"]
-
-
-def test_of_equal_utilities_the_earlier_sample_comes_first():
     assert list(expected_utilities(["b", "a", "c"], lambda *_: 1.0)) == ["b", "a", "c"]

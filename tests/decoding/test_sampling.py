@@ -1,7 +1,6 @@
 """Samples against exact probabilities, and what must never change them."""
 
 import functools
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +11,10 @@ from tests.decoding import reference_search as reference
 from tests.decoding.reference_search import repeats
 from tests.decoding.toy_decoders import (
     BATCH,
+    PADDED,
     SIZE,
-    AttendingModel,
     Found,
     HashModel,
-    RecurrentModel,
     rows,
     run,
 )
@@ -25,7 +23,6 @@ from transformer_jax.decoding.penalties import empty_coverage
 from transformer_jax.decoding.sampling import (
     Sampling,
     draw,
-    gumbel_noise,
     kept_logits,
     nucleus_threshold,
     sentence_seed,
@@ -37,46 +34,28 @@ from transformer_jax.text.vocabulary import EOS
 KEYS = np.arange(10, 10 + BATCH, dtype=np.uint32)
 
 
-class Asked(NamedTuple):
-    samples: int
-    size: int = SIZE
-    top_k: int | None = None
-    nucleus: bool = False
-    exclusions: Exclusions = Exclusions()
-
-
-@functools.partial(jax.jit, static_argnums=(0, 4))
-def _sampled(model, table, limits, keys, asked, temperature, top_p, counted):
+@functools.partial(jax.jit, static_argnames=("samples", "size", "top_k", "exclusions"))
+def _sampled(table, limits, keys, temperature, top_p, counted, *, samples, size, top_k, exclusions):
     batch = len(limits)
-    rules = make_rules(asked.size, 0.6, beta=0.3)._replace(exclusions=asked.exclusions)
-    sampling = Sampling(temperature, asked.top_k, top_p if asked.nucleus else None, rules)
-    cache = model.cache(batch, asked.samples, asked.size)
-    sizes = {"beam_size": asked.samples, "n_best": asked.samples, "size": asked.size}
-    state = empty_search(model.memory(table), cache, batch, **sizes)
+    rules = make_rules(size, 0.6, beta=0.3)._replace(exclusions=exclusions)
+    sampling = Sampling(temperature, top_k, top_p, rules)
+    cache = HashModel.cache(batch, samples, size)
+    sizes = {"beam_size": samples, "n_best": samples, "size": size}
+    state = empty_search(table, cache, batch, **sizes)
     state = state._replace(sample_seed_B=jnp.zeros(batch, jnp.uint32))
     if counted is not None:
-        state = state._replace(coverage=empty_coverage(asked.samples, counted))
+        state = state._replace(coverage=empty_coverage(samples, counted))
     state = start_sentences(state, jnp.arange(batch), limits, counted, keys)
-    step = functools.partial(model.step, table)
     state = jax.lax.while_loop(
-        lambda state: is_live(state).any(), lambda state: draw(step, sampling, state), state
+        lambda state: is_live(state).any(), functools.partial(draw, HashModel.step, sampling), state
     )
     return Found(*state.pool, state.steps)
 
 
-def sampled(model, limits, keys=KEYS, temperature=1.0, top_p=None, counted=None, **asked) -> Any:
-    return jax.device_get(
-        _sampled(
-            type(model),
-            model.table,
-            np.asarray(limits),
-            np.asarray(keys, np.uint32),
-            Asked(nucleus=top_p is not None, **asked),
-            temperature,
-            top_p or 1.0,
-            counted,
-        )
-    )
+def sampled(model, limits, keys=KEYS, temperature=1.0, top_p=None, counted=None, **asked):
+    asked = {"size": SIZE, "top_k": None, "exclusions": Exclusions(), **asked}
+    arrays = np.asarray(limits), np.asarray(keys, np.uint32), temperature, top_p, counted
+    return jax.device_get(_sampled(model.table, *arrays, **asked))
 
 
 def test_samples_have_the_probabilities_of_every_hypothesis():
@@ -109,11 +88,10 @@ def test_a_temperature_divides_the_logits(temperature):
     np.testing.assert_allclose(shares, probs, atol=4 * 0.5 / np.sqrt(20_000))
 
 
-@pytest.mark.parametrize("model_class", [HashModel, RecurrentModel])
-def test_temperature_0_is_greedy_search(model_class):
-    model = model_class(1)
+def test_temperature_0_is_greedy_search():
+    model = HashModel(1)
     limits = np.array([SIZE, 4, 1, 0, 6])
-    greedy = run(model_class, model.table, limits, 0.6, beam=1, n_best=1)
+    greedy = run(model, limits, beam=1, n_best=1)
     found = sampled(model, limits, temperature=0.0, samples=3)
     for n in range(3):
         np.testing.assert_array_equal(found.ids[:, n], greedy.ids[:, 0])
@@ -125,7 +103,7 @@ def test_one_subword_to_draw_from_is_greedy_search_at_any_temperature():
     model = HashModel(2)
     limits = np.full(BATCH, SIZE)
     for banned in ((), (0, 4)):  # the likeliest of the others
-        greedy = run(HashModel, model.table, limits, 0.6, beam=1, n_best=1, banned=banned)
+        greedy = run(model, limits, beam=1, n_best=1, banned=banned)
         for settings in ({"top_k": 1}, {"top_p": 1e-6}):
             settings |= {"samples": 1, "exclusions": Exclusions(banned)}
             found = sampled(model, limits, temperature=0.7, **settings)
@@ -135,25 +113,20 @@ def test_one_subword_to_draw_from_is_greedy_search_at_any_temperature():
 def test_log_probabilities_and_scores_are_those_of_forced_decoding():
     model = HashModel(4)
     limits = np.array([SIZE, 4, 1, 0, 6])
-    found = sampled(model, limits, temperature=1.5, top_p=0.8, top_k=5, samples=6)
-    for sentence, limit in enumerate(limits):
-        hypotheses = rows(found, sentence)
-        assert len(hypotheses) == (6 if limit else 0)
-        for ids, log_prob, score in hypotheses:
-            assert ids[-1] == EOS and EOS not in ids[:-1] and len(ids) <= limit
-            want = reference.forced_log_prob(model.next_logits, sentence, ids)
-            assert log_prob == pytest.approx(want, rel=2e-6)
-            assert score == pytest.approx(want / reference.gnmt(len(ids), 0.6), rel=2e-6)
-
-
-def test_a_coverage_penalty_counts_in_the_score():
-    model = AttendingModel(6)
-    found = sampled(model, np.full(BATCH, SIZE), samples=4, counted=model.counted)
-    for sentence in range(BATCH):
-        for ids, log_prob, score in rows(found, sentence):
-            penalty = 0.3 * model.penalty(sentence, ids)
-            want = log_prob / reference.gnmt(len(ids), 0.6) + penalty
-            assert score == pytest.approx(want, rel=2e-6)
+    asked = {"temperature": 1.5, "top_p": 0.8, "top_k": 5, "samples": 6}
+    for counted in (None, model.counted):
+        found = sampled(model, limits, **asked, counted=counted)
+        for sentence, limit in enumerate(limits):
+            hypotheses = rows(found, sentence)
+            assert len(hypotheses) == (6 if limit else 0)
+            for ids, log_prob, score in hypotheses:
+                assert ids[-1] == EOS and EOS not in ids[:-1] and len(ids) <= limit
+                want = reference.forced_log_prob(model.next_logits, sentence, ids)
+                assert log_prob == pytest.approx(want, rel=2e-6)
+                penalty = 0.0 if counted is None else 0.3 * model.penalty(sentence, ids)
+                assert score == pytest.approx(
+                    want / reference.gnmt(len(ids), 0.6) + penalty, rel=2e-6
+                )
 
 
 def test_a_sentence_s_samples_depend_on_its_key_alone():
@@ -164,7 +137,7 @@ def test_a_sentence_s_samples_depend_on_its_key_alone():
     np.testing.assert_array_equal(found.ids[:, :3], fewer.ids)
     order = np.array([3, 1, 4, 0, 2])
     moved = HashModel(8)
-    moved.table = moved.table[order]
+    moved.logits = moved.logits[order]
     again = sampled(moved, limits[order], KEYS[order], samples=5)
     np.testing.assert_array_equal(again.ids, found.ids[order])
     other = sampled(model, limits, KEYS + 1, samples=5)
@@ -173,9 +146,7 @@ def test_a_sentence_s_samples_depend_on_its_key_alone():
 
 
 def test_excluded_ends_and_repeats_are_never_drawn_and_samples_end_if_nothing_is_left():
-    model = HashModel(9)
-    model.table = model.table.copy()
-    model.table[..., EOS] += 2
+    model = HashModel(9, eos_logit=2.0)
     limits = np.full(BATCH, SIZE)
     free = sampled(model, limits, samples=50)
     assert (free.lengths == 1).any()
@@ -184,8 +155,8 @@ def test_excluded_ends_and_repeats_are_never_drawn_and_samples_end_if_nothing_is
     assert len(several) == 50 * BATCH and min(map(len, several)) == 4
     assert not any(repeats(ids[:n], 2) for ids in several for n in range(3, len(ids) + 1))
     assert any(repeats(ids[:n], 1) for ids in several for n in range(2, len(ids)))
-    left = [i for i in range(model.table.shape[-1]) if i != EOS][:3]
-    banned = tuple(i for i in range(model.table.shape[-1]) if i not in (*left, EOS))
+    left = [i for i in range(PADDED) if i != EOS][:3]
+    banned = tuple(i for i in range(PADDED) if i not in (*left, EOS))
     ids = sampled(model, limits, samples=3, exclusions=Exclusions(banned, SIZE, 1)).ids
     assert (np.sort(ids[..., :3]) == left).all() and (ids[..., 3] == EOS).all()
 
@@ -195,8 +166,7 @@ def test_a_nan_drops_the_samples_and_banned_subwords_are_never_drawn():
     assert all((sampled(model, [SIZE] * BATCH, samples=50).ids == i).any() for i in (3, 4))
     ids = sampled(model, [SIZE] * BATCH, samples=50, exclusions=Exclusions((3, 4))).ids
     assert not np.isin(ids, (3, 4)).any()
-    model.table = model.table.copy()
-    model.table[2] = np.nan
+    model.logits[2] = np.nan
     found = sampled(model, [SIZE] * BATCH, samples=2)
     assert [len(rows(found, sentence)) for sentence in range(BATCH)] == [2, 2, 0, 2, 2]
 
@@ -211,17 +181,13 @@ def test_the_nucleus_is_the_smallest_set_with_that_mass(top_p):
         np.testing.assert_array_equal(np.sort(order[:count]), np.flatnonzero(inside))
 
 
-def test_a_mass_of_exactly_top_p_suffices():
-    assert nucleus_threshold(jnp.array([0.5, 0.25, 0.25]), 0.5)[0] == 0.5
-    assert nucleus_threshold(jnp.array([0.5, 0.25, 0.25]), 1.0)[0] == 0.25
-
-
-def test_equally_likely_subwords_stay_or_go_together():
-    threshold = nucleus_threshold(jnp.array([0.4, 0.2, 0.2, 0.2]), 0.5)
-    assert threshold[0] == np.float32(0.2)
-    logits = jnp.array([[[1.0, 2.0, 2.0, 0.0]]])
-    sampling = Sampling(1.0, 1, None, make_rules(2, 0.0))
-    assert (kept_logits(logits, sampling) > -np.inf).tolist() == [[[False, True, True, False]]]
+@pytest.mark.parametrize(
+    ("probs", "top_p", "least"),
+    [([0.5, 0.25, 0.25], 0.5, 0.5), ([0.5, 0.25, 0.25], 1.0, 0.25), ([0.4, *[0.2] * 3], 0.5, 0.2)],
+    ids=["a mass of exactly top_p suffices", "all", "equally likely ones stay or go together"],
+)
+def test_the_least_likely_subword_of_the_nucleus(probs, top_p, least):
+    assert nucleus_threshold(jnp.array(probs), top_p)[0] == np.float32(least)
 
 
 def test_top_k_is_applied_before_the_nucleus_and_after_the_temperature():
@@ -237,20 +203,8 @@ def test_top_k_is_applied_before_the_nucleus_and_after_the_temperature():
     assert kept(0.5, None, 0.52) == [0]  # 0.16 / 0.30
     assert kept(1.0, None, 0.62) == [0, 1] and kept(2.0, None, 0.62) == [0, 1, 2]
     assert kept(0.0, None, 0.9) == [0]
-
-
-def test_noise_has_the_moments_of_gumbel_and_no_two_places_share_it():
-    state = empty_search((), (), 8, beam_size=8, size=4, n_best=1)
-    state = state._replace(sample_seed_B=jnp.arange(8, dtype=jnp.uint32))
-    noise = np.asarray(gumbel_noise(state, 5_000), np.float64)
-    assert np.isfinite(noise).all()
-    assert noise.mean() == pytest.approx(np.euler_gamma, abs=0.01)
-    assert noise.var() == pytest.approx(np.pi**2 / 6, rel=0.01)
-    flat = noise.reshape(64, -1)
-    assert np.abs(np.corrcoef(flat) - np.eye(64)).max() < 0.08
-    later = state._replace(now=state.now._replace(position_B=jnp.ones(8, jnp.int32)))
-    other = np.asarray(gumbel_noise(later, 5_000)).reshape(64, -1)
-    assert abs(np.corrcoef(flat.ravel(), other.ravel())[0, 1]) < 0.01
+    logits = jnp.array([[[1.0, 2.0, 2.0, 0.0]]])
+    assert kept(1.0, 1, None) == [1, 2], "equally likely ones stay together"
 
 
 def test_seeds_of_sentences_depend_on_subwords_and_seed():

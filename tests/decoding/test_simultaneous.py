@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 
 from tests.fixtures.tiny import random_params, tiny_model
+from transformer_jax.config.data import VocabularyConfig
 from transformer_jax.config.decode import DecodeConfig
 from transformer_jax.config.schema import MeshConfig
 from transformer_jax.decoding import simultaneous
 from transformer_jax.decoding.simultaneous import Interpreter, LineInterpreter
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.parallel.mesh import make_mesh
-from transformer_jax.text.vocabulary import EOS, Vocabulary
+from transformer_jax.text.built_in_corpus import built_in_pairs
+from transformer_jax.text.vocabulary import EOS
+from transformer_jax.text.vocabulary_training import train_vocabulary
 
 LONGEST, EXTRA, K = 16, 4, 3
 DECODE = DecodeConfig(
@@ -83,8 +86,8 @@ def test_what_is_written_while_reading_is_what_search_finds_in_the_whole_sentenc
     cut = [np.append(ids[: LONGEST - 1], EOS).astype(np.int32) for ids in sources]
     found = whole.translate(cut)
     interpreter = Interpreter(SimpleNamespace(translator=whole, longest=LONGEST))  # type: ignore[arg-type]
-    before = [simultaneous.begin, simultaneous.read, simultaneous.write]
-    before = [one._cache_size() for one in before]
+    compiled = simultaneous.begin, simultaneous.read, simultaneous.write
+    before = [one._cache_size() for one in compiled]
     assert len({tuple(best.ids) for (best,) in found}) > 15, "the output depends on the source"
     early, ended = 0, 0
     for ids, (best,) in zip(sources, found, strict=True):
@@ -95,8 +98,8 @@ def test_what_is_written_while_reading_is_what_search_finds_in_the_whole_sentenc
         ended += len(want) < len(ids) + EXTRA
     assert early > 1 and len(sources) - ended > 1, ("ends of every kind", early, ended)
     # One sentence on a mesh of one device or of several: nothing is compiled twice.
-    after = [simultaneous.begin, simultaneous.read, simultaneous.write]
-    assert [one._cache_size() - b for one, b in zip(after, before, strict=True)] == [0, 1, 1]
+    added = [one._cache_size() - b for one, b in zip(compiled, before, strict=True)]
+    assert added == [0, 1, 1]
 
 
 def test_a_subword_is_written_once_k_more_are_read_and_no_later():
@@ -121,7 +124,8 @@ def test_a_subword_is_written_once_k_more_are_read_and_no_later():
 
 def test_text_is_only_appended_to_whatever_subwords_are_written(monkeypatch):
     """Characters that are spelled in bytes, in part too, spaces alone and control pieces."""
-    vocabulary: Vocabulary = tiny_vocabulary()
+    pairs = [(pair.src, pair.tgt) for pair in built_in_pairs("train", 200)]
+    vocabulary = train_vocabulary(sum(pairs, ()), VocabularyConfig(size=420), 0)
     of_byte = vocabulary.ids_of([f"<0x{byte:02X}>" for byte in range(256)])
     spelled = [of_byte[f"<0x{byte:02X}>"] for byte in "ä中😀\n".encode()]
     draw = np.random.default_rng(2)
@@ -141,12 +145,3 @@ def test_text_is_only_appended_to_whatever_subwords_are_written(monkeypatch):
     assert len(written) > 3, "in pieces"
     stub.feed = lambda _, is_end: iter(spelled)
     assert [*interpreter.feed("", is_end=True)] == ["ä", "中", "😀", " "]
-
-
-def tiny_vocabulary() -> Vocabulary:
-    from transformer_jax.config.data import VocabularyConfig
-    from transformer_jax.text.built_in_corpus import built_in_pairs
-    from transformer_jax.text.vocabulary_training import train_vocabulary
-
-    lines = [line for pair in built_in_pairs("train", 200) for line in (pair.src, pair.tgt)]
-    return train_vocabulary(lines, VocabularyConfig(size=420), 0)

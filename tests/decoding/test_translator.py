@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.fixtures.tiny import random_params, tiny_model
+from tests.fixtures.tiny import lay_out, model_inputs, random_params, tiny_model
 from transformer_jax.config.decode import DecodeConfig
 from transformer_jax.config.schema import MeshConfig
 from transformer_jax.decoding import scoring
@@ -17,10 +17,9 @@ from transformer_jax.decoding.exclusions import Exclusions
 from transformer_jax.decoding.scoring import forced_scores
 from transformer_jax.decoding.translator import Hypothesis, Translator
 from transformer_jax.model.encoder_decoder import EncoderDecoder
-from transformer_jax.model.sides.embeddings import shift_right
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.text.batches import Packed
-from transformer_jax.text.vocabulary import BOS, EOS
+from transformer_jax.text.vocabulary import EOS
 
 EXTRA = 5
 ALPHA = 0.6
@@ -60,27 +59,22 @@ def sentences() -> list[np.ndarray]:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def all_logits(model: Any, params: Any, src: Any, src_mask: Any, tgt: Any) -> Any:
-    """Logits of every next subword of padded rows, by the whole model: float32 [row, place, V]."""
-    return model.apply({"params": params}, *both_sides(src, src_mask, tgt))
+def all_logits(model: Any, params: Any, source: Packed, target: Packed) -> Any:
+    """Logits of every next subword, by the whole model: float32 [row, place, V]."""
+    return model.apply({"params": params}, source, target)
 
 
-def both_sides(src: Any, src_mask: Any, tgt: Any) -> tuple[Packed, Packed]:
-    """The model's inputs: one sentence pair per row, the target shifted right."""
-    place = [jnp.broadcast_to(jnp.arange(x.shape[1]), x.shape) for x in (src, tgt)]
-    target = Packed(shift_right(tgt, place[1], BOS), jnp.ones_like(tgt), place[1])
-    return Packed(src, src_mask, place[0]), target
+def inputs(t: Translator, source: np.ndarray, target: np.ndarray) -> tuple[Packed, Packed]:
+    """The model's inputs: one padded sentence pair."""
+    size = max(LONGEST + EXTRA + 1, len(source), len(target))
+    if t.model.config.positions == "learned":
+        size = t.model.config.max_positions
+    return model_inputs(lay_out([(source, target)], [[0]], size, size))
 
 
 def logits_of(t: Translator, source: np.ndarray, target: np.ndarray) -> np.ndarray:
     """Logits at each position of the target, float64 [length, real vocabulary]."""
-    src, mask, tgt = (np.zeros((1, LONGEST + EXTRA + 1), np.int32) for _ in range(3))
-    src[0, : len(source)] = source
-    mask[0, : len(source)] = 1
-    tgt[0, : len(target)] = target
-    if t.model.config.positions == "learned":
-        src, mask, tgt = (x[:, : t.model.config.max_positions] for x in (src, mask, tgt))
-    logits = all_logits(t.model, t.params, src, mask, tgt)[0, : len(target)]
+    logits = all_logits(t.model, t.params, *inputs(t, source, target))[0, : len(target)]
     return np.asarray(logits, np.float64)[:, : t.model.sizes.target]
 
 
@@ -121,6 +115,7 @@ def test_a_sentence_alone_or_in_any_batch_and_order_is_translated_the_same(posit
         assert_same(got, together[i])
     for sentence, want in zip(all_sentences, together, strict=True):
         assert_same(t.translate([sentence])[0], want)
+    assert t.translate([]) == []
     # Another shape of batch, and so another compiled program.
     roomy = translator(positions, n_best=2, max_length=25, tokens_per_batch=100)
     for got, want in zip(roomy.translate(all_sentences), together, strict=True):
@@ -142,6 +137,7 @@ def test_sentences_that_enter_rows_under_way_are_translated_the_same():
 def test_beam_1_is_greedy_search_with_the_whole_model(positions):
     t = translator(positions, beam_size=1)
     most = t.model.config.max_positions if positions == "learned" else 1000
+    reached = set()
     for source, (best,) in zip(sentences(), t.translate(sentences()), strict=True):
         limit = min(len(source) + EXTRA, most)
         ids: list[int] = []
@@ -149,6 +145,8 @@ def test_beam_1_is_greedy_search_with_the_whole_model(positions):
             logits = logits_of(t, source, np.array([*ids, EOS]))[-1]
             ids.append(EOS if len(ids) == limit - 1 else int(logits.argmax()))
         assert best.ids.tolist() == ids
+        reached |= {limit} if len(ids) == limit else set()
+    assert len(reached) > 1, "some end only at their own limit"
 
 
 def test_a_long_translation_shows_its_progress(monkeypatch, caplog):
@@ -183,36 +181,12 @@ def test_the_penalty_and_the_banned_subwords_reach_the_search():
         assert best.log_prob == pytest.approx(forced(t, source, best.ids)[1], abs=1e-4)
 
 
-def test_a_limit_is_the_sentence_s_own_not_its_bucket_s():
-    """Some translations end only at their limit here."""
-    t = translator(beam_size=1)
-    sources = sentences()
-    lengths = [len(best.ids) for (best,) in t.translate(sources)]
-    limits = [len(source) + EXTRA for source in sources]
-    assert all(length <= limit for length, limit in zip(lengths, limits, strict=True))
-    reached = [limit for length, limit in zip(lengths, limits, strict=True) if length == limit]
-    assert len(set(reached)) > 1, "the test is worth nothing"
-
-
-def test_learned_positions_bound_the_translation():
-    """Of 26 positions, a source of 24 leaves its translation 26, not 24 + 5."""
-    t = translator("learned", beam_size=1)
-    lengths = [len(best.ids) for (best,) in t.translate(sentences())]
-    assert max(lengths) <= t.model.config.max_positions == LONGEST + 2
-
-
 def test_sinusoidal_positions_have_no_limit():
     """A hundred subwords, where learned positions have 26 and batches had 24."""
     source = np.append(np.random.default_rng(0).integers(4, 41, 99), EOS)
     t = translator(max_length=100, tokens_per_batch=100)
     ((best,),) = t.translate([source])
-    model = t.model
-    src = source[None].astype(np.int32)
-    tgt = best.ids[None]
-    logits = np.asarray(all_logits(model, t.params, src, np.ones_like(src), tgt)[0], np.float64)
-    log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-    total = log_probs[np.arange(len(best.ids)), best.ids].sum()
-    assert best.log_prob == pytest.approx(total, abs=1e-3)
+    assert best.log_prob == pytest.approx(forced(t, source, best.ids)[1], abs=1e-3)
 
 
 def test_groups_and_their_diversity_reach_the_search():
@@ -228,16 +202,7 @@ def test_groups_and_their_diversity_reach_the_search():
         assert len({one.ids[0] for one in hypotheses}) > 1
 
 
-def test_no_sentences_no_translations():
-    assert translator().translate([]) == []
-
-
 # Samples -----------------------------------------------------------------------------------------
-
-
-def sampled_ids(sources: list[np.ndarray], n: int = 3, **decode: Any) -> list[list[list[int]]]:
-    t = translator("sinusoidal", n, method="sample", **decode)
-    return [[h.ids.tolist() for h in found] for found in t.translate(sources)]
 
 
 @pytest.mark.slow("compiles searches and forced scores")
@@ -279,17 +244,19 @@ def test_a_sentence_alone_or_in_any_batch_has_the_same_samples_and_their_forced_
 @pytest.mark.slow("compiles a search for each setting")
 def test_the_settings_of_sampling_reach_it():
     sources = sentences()[:3]
-    plain = sampled_ids(sources)
-    assert sampled_ids(sources) == plain
+
+    def ids(n: int = 3, **decode: Any) -> list[list[list[int]]]:
+        t = translator("sinusoidal", n, **{"method": "sample", **decode})
+        return [[h.ids.tolist() for h in found] for found in t.translate(sources)]
+
+    plain = ids()
+    assert ids() == plain
     for changes in ({"seed": 1}, {"temperature": 0.2}, {"top_k": 2}, {"top_p": 0.3}):
-        assert sampled_ids(sources, **changes) != plain, changes
-    greedy = [
-        [h.ids.tolist() for h in found] for found in translator(beam_size=1).translate(sources)
-    ]
-    assert sampled_ids(sources, 1, temperature=0.0) == greedy
-    assert [found[:2] for found in plain] == sampled_ids(sources, 2)
-    mbr = translator("sinusoidal", 1, method="mbr", samples=5).translate(sources)
-    assert [[h.ids.tolist() for h in found[:3]] for found in mbr] == plain
+        assert ids(**changes) != plain, changes
+    assert ids(1, temperature=0.0) == ids(1, method="beam", beam_size=1)
+    assert [found[:2] for found in plain] == ids(2)
+    mbr = ids(1, method="mbr", samples=5)
+    assert [found[:3] for found in mbr] == plain
     assert all(len(found) == 5 for found in mbr)
 
 
@@ -323,11 +290,7 @@ def test_a_score_with_coverage_is_what_the_weights_give_when_forced(changes):
     penalties = []
     for source, hypotheses in zip(sources, t.translate(sources), strict=True):
         for ids, score, log_prob in hypotheses:
-            src, mask, tgt = (np.zeros((1, LONGEST + EXTRA + 1), np.int32) for _ in range(3))
-            src[0, : len(source)] = source
-            mask[0, : len(source)] = 1
-            tgt[0, : len(ids)] = ids
-            weights = np.asarray(watched(t.model, t.params, *both_sides(src, mask, tgt)))
+            weights = np.asarray(watched(t.model, t.params, *inputs(t, source, ids)))
             attention = weights[0, : len(ids), : len(source) - 1].sum(0)
             coverage = np.log(np.clip(attention, 1e-6, 1.0)).sum()
             want, total = forced(t, source, ids)

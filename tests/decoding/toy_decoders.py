@@ -1,4 +1,4 @@
-"""Toy decoders, and functions that compare search over them with reference_search.py."""
+"""A toy decoder, and functions that compare search over it with reference_search.py."""
 
 import functools
 from typing import Any, NamedTuple
@@ -15,121 +15,40 @@ from transformer_jax.text.vocabulary import BOS, EOS, PAD
 
 BATCH, SIZE, VOCABULARY, PADDED = 5, 9, 11, 13
 BUCKETS = 97  # of HashModel
-AFTER_BOS = BOS + 1  # its rolling hash before the first subword
-
-
-def pad_vocabulary(logits, padded):
-    width = [(0, 0)] * (logits.ndim - 1) + [(0, padded - logits.shape[-1])]
-    return np.pad(logits, width, constant_values=-1e9).astype(np.float32)
+WORDS = 4  # of a source
+AFTER_BOS = BOS + 1  # the rolling hash before the first subword
 
 
 class HashModel:
-    """Logits looked up by two hashes of the whole history.
+    """Logits looked up by two hashes of the whole history, and attention by one of them.
 
     The one is carried by a hypothesis, and search has to reorder it; the other is computed anew
     from a cache that nothing moves, by the ancestors.
     """
 
     def __init__(self, seed, batch=BATCH, vocabulary=VOCABULARY, padded=PADDED, eos_logit=0.0):
-        table = np.random.default_rng(seed).normal(0, 1.5, (batch, 2, BUCKETS, vocabulary))
-        table[..., EOS] += eos_logit
-        self.real = table
-        self.table = pad_vocabulary(table, padded)
+        draw = np.random.default_rng(seed)
+        self.vocabulary = vocabulary
+        self.logits = np.full((batch, 2, BUCKETS, padded), -1e9, np.float32)
+        self.logits[..., :vocabulary] = draw.normal(0, 1.5, (batch, 2, BUCKETS, vocabulary))
+        self.logits[..., EOS] += eos_logit
+        self.weights = draw.dirichlet([0.3] * WORDS, (batch, BUCKETS)).astype(np.float32)
+        # The last positions are the source's EOS, or padding.
+        self.counted = np.arange(WORDS) < draw.integers(2, WORDS, batch)[:, None]
+
+    @property
+    def table(self):
+        """The memory of the source sentences, one row each."""
+        return {"logits": self.logits, "weights": self.weights}
 
     @staticmethod
     def rolled(ids):
         return functools.reduce(lambda code, i: (code * 31 + i + 1) % BUCKETS, [BOS, *ids], 0)
 
     def next_logits(self, sentence, ids):
-        table = self.table[sentence, :, :, : self.real.shape[-1]].astype(np.float64)
-        return self.lookup(table, ids)
-
-    @staticmethod
-    def lookup(table, ids):
+        table = self.logits[sentence, :, :, : self.vocabulary].astype(np.float64)
         summed = sum((2 * n + 3) * (i + 1) for n, i in enumerate([BOS, *ids])) % BUCKETS
-        return table[0, HashModel.rolled(ids)] + table[1, summed]
-
-    @staticmethod
-    def memory(table):
-        """The table's part for these sentences, one row each."""
-        return table
-
-    @staticmethod
-    def cache(batch, beams, size):
-        return Cache(
-            written=(jnp.full((batch, size, beams), 10**6, jnp.int32),),
-            carried={"code": jnp.zeros((batch, beams), jnp.int32)},
-        )
-
-    @staticmethod
-    def step(_, now, table, cache):
-        code = (cache.carried["code"] * 31 + now.ids_BK + 1) % BUCKETS
-        rows_B = jnp.arange(now.ids_BK.shape[0])
-        history = cache.written[0].at[rows_B, now.position_B].set(now.ids_BK + 1)
-        own_BKT = jnp.take_along_axis(history.swapaxes(1, 2), now.ancestors_BKT, axis=1)
-        places_T = jnp.arange(own_BKT.shape[2])
-        past_B1T = places_T <= now.position_B[:, None, None]
-        summed = (jnp.where(past_B1T, own_BKT, 0) * (2 * places_T + 3)).sum(-1) % BUCKETS
-        logits = table[rows_B[:, None], 0, code] + table[rows_B[:, None], 1, summed]
-        return Stepped(jnp.maximum(logits, -1e9), Cache((history,), {"code": code}), None)
-
-
-class RecurrentModel:
-    """state = tanh(W state + E id + sentence vector); logits = U state."""
-
-    WIDTH = 6
-
-    def __init__(self, seed):
-        random = np.random.default_rng(seed)
-        draw = functools.partial(random.normal, 0.0)
-        width = self.WIDTH
-        self.table = {
-            "W": draw(0.8, (width, width)).astype(np.float32),
-            "E": draw(1.5, (PADDED, width)).astype(np.float32),
-            "U": draw(1.5, (width, PADDED)).astype(np.float32),
-            "sentence": draw(1.0, (BATCH, width)).astype(np.float32),
-        }
-
-    def next_logits(self, sentence, ids):
-        table = {name: array.astype(np.float64) for name, array in self.table.items()}
-        state = np.zeros(self.WIDTH)
-        for i in [BOS, *ids]:
-            state = np.tanh(state @ table["W"] + table["E"][i] + table["sentence"][sentence])
-        return (state @ table["U"])[:VOCABULARY]
-
-    @staticmethod
-    def memory(table):
-        return table["sentence"]
-
-    @staticmethod
-    def cache(batch, beams, size):
-        return Cache(written=(), carried=jnp.zeros((batch, beams, RecurrentModel.WIDTH)))
-
-    @staticmethod
-    def step(table, now, sentence, cache):
-        state = cache.carried @ table["W"] + table["E"][now.ids_BK]
-        state = jnp.tanh(state + sentence[:, None])
-        logits = state @ table["U"]
-        logits = jnp.where(jnp.arange(logits.shape[-1]) < VOCABULARY, logits, -1e9)
-        return Stepped(logits, Cache((), state), None)
-
-
-class AttendingModel(HashModel):
-    """A HashModel that attends to WORDS source positions with weights looked up by its hash."""
-
-    WORDS = 4
-
-    def __init__(self, seed, batch=BATCH, vocabulary=VOCABULARY, eos_logit=0.0):
-        super().__init__(seed, batch, vocabulary, PADDED, eos_logit)
-        draw = np.random.default_rng(1_000 + seed)
-        self.weights = draw.dirichlet([0.3] * self.WORDS, (batch, BUCKETS)).astype(np.float32)
-        # The last positions are the source's EOS, or padding.
-        self.counted = np.arange(self.WORDS) < draw.integers(2, self.WORDS, batch)[:, None]
-        self.table = {"logits": self.table, "weights": self.weights}
-
-    def next_logits(self, sentence, ids):
-        table = self.table["logits"][sentence, :, :, : self.real.shape[-1]].astype(np.float64)
-        return HashModel.lookup(table, ids)
+        return table[0, self.rolled(ids)] + table[1, summed]
 
     def penalty(self, sentence, ids):
         """sum_j log(min(sum_i p_ij, 1)) of a hypothesis, in plain loops (Wu et al. 2016)."""
@@ -141,11 +60,25 @@ class AttendingModel(HashModel):
         return total
 
     @staticmethod
-    def step(_, now, memory, cache):
-        stepped = HashModel.step(_, now, memory["logits"], cache)
-        rows_B1 = jnp.arange(now.ids_BK.shape[0])[:, None]
-        weights = memory["weights"][rows_B1, stepped.cache.carried["code"]]
-        return stepped._replace(watched_BKM=weights)
+    def cache(batch, beams, size):
+        return Cache(
+            written=(jnp.full((batch, size, beams), 10**6, jnp.int32),),
+            carried={"code": jnp.zeros((batch, beams), jnp.int32)},
+        )
+
+    @staticmethod
+    def step(now, memory, cache):
+        code = (cache.carried["code"] * 31 + now.ids_BK + 1) % BUCKETS
+        rows_B = jnp.arange(now.ids_BK.shape[0])
+        history = cache.written[0].at[rows_B, now.position_B].set(now.ids_BK + 1)
+        own_BKT = jnp.take_along_axis(history.swapaxes(1, 2), now.ancestors_BKT, axis=1)
+        places_T = jnp.arange(own_BKT.shape[2])
+        past_B1T = places_T <= now.position_B[:, None, None]
+        summed = (jnp.where(past_B1T, own_BKT, 0) * (2 * places_T + 3)).sum(-1) % BUCKETS
+        table, rows_B1 = memory["logits"], rows_B[:, None]
+        logits = jnp.maximum(table[rows_B1, 0, code] + table[rows_B1, 1, summed], -1e9)
+        weights = memory["weights"][rows_B1, code]
+        return Stepped(logits, Cache((history,), {"code": code}), weights)
 
 
 class Found(NamedTuple):
@@ -157,46 +90,26 @@ class Found(NamedTuple):
 
 
 def find(
-    model,
-    table,
-    limits,
-    alpha,
-    beta=0.0,
-    counted=None,
-    *,
-    beam,
-    n_best,
-    size=SIZE,
-    penalty="gnmt",
-    banned=(),
-    min_length=0,
-    no_repeat=0,
-    groups=1,
-    diversity=0.0,
+    table, limits, alpha=0.6, *, beam, size=SIZE, banned=(), min_length=0, no_repeat=0, **settings
 ):
     pool, steps = beam_search(
-        functools.partial(model.step, table),
-        model.memory(table),
-        model.cache(len(limits), beam, size),
+        HashModel.step,
+        table,
+        HashModel.cache(len(limits), beam, size),
         limits,
-        beam_size=beam,
-        n_best=n_best,
-        size=size,
         alpha=alpha,
-        penalty=penalty,
-        beta=beta,
-        counted=counted,
+        beam_size=beam,
+        size=size,
         exclusions=Exclusions(banned, min_length, no_repeat),
-        groups=groups,
-        diversity=diversity,
+        **settings,
     )
     return Found(*pool, steps)
 
 
 def compiled(function):
     names = ("beam", "n_best", "size", "penalty", "banned", "min_length", "no_repeat", "groups")
-    call = jax.jit(function, static_argnums=0, static_argnames=names)
-    return lambda *args, **kwargs: jax.device_get(call(*args, **kwargs))
+    call = jax.jit(function, static_argnames=names)
+    return lambda model, *args, **kwargs: jax.device_get(call(model.table, *args, **kwargs))
 
 
 run = compiled(find)
@@ -228,35 +141,31 @@ def assert_same_result(got, want):
     np.testing.assert_allclose(got.scores, want.scores, rtol=1e-6)
 
 
-def assert_equals_reference(
-    model,
-    limits,
-    alpha,
-    result,
-    *,
-    beam,
-    n_best,
-    penalty=reference.gnmt,
-    added=reference.nothing,
-    **exclusions,
-):
+def coverage(model, beta):
+    """The settings of a coverage penalty; none if beta is None."""
+    return {} if beta is None else {"beta": beta, "counted": model.counted}
+
+
+def checked(model, limits, alpha=0.6, beta=None, *, penalty="gnmt", size=SIZE, **settings):
+    """The result of search, which is that of the plain search in as few steps as possible."""
+    own = {"penalty": penalty, "size": size, **settings, **coverage(model, beta)}
+    result = run(model, np.array(limits), alpha, **own)
+
+    def added(sentence, ids):
+        return (beta or 0.0) * model.penalty(sentence, ids)
+
     steps = 0
     for sentence, limit in enumerate(limits):
         want, needed = reference.beam_search(
             model.next_logits,
             sentence,
-            limit,
-            beam_size=beam,
-            n_best=n_best,
+            min(limit, size),
             alpha=alpha,
-            penalty=penalty,
+            penalty=reference.PENALTIES[penalty],
             added=added,
-            **exclusions,
+            **settings,
         )
         assert_same_hypotheses(result, sentence, want)
         steps = max(steps, needed)
     assert result.steps == steps
-
-
-def never_stop_early(live_BK, largest_penalty_B, pool):
-    return jnp.ones(live_BK.shape[0], bool)
+    return result

@@ -77,26 +77,50 @@ def test_compounds_split_as_perl_splits_them(line, split):
     assert split_compounds(line) == split
 
 
-def test_paper_tokens_of_german_are_plain_quotes_moses_tokens_and_split_compounds():
-    assert paper_tokens(REFERENCES[:3], "de") == [
-        f"Der &quot; Rich{AT}Text &quot; -Editor kostet 3,50 Euro , sagt Dr. Müller .",
-        f"Das Haus{AT}zu{AT}Haus{AT}Projekt der EU endet am 3. Mai 2014 in Köln .",
-        "Er sagt : &quot; Ich habe &apos; s nicht gewusst &quot; &amp; geht nach Hause .",
-    ]
-
-
-def test_paper_tokens_of_french_keep_compounds_and_quotes():
-    assert paper_tokens(["L'avant-projet, dit-il, est « prêt » (“oui”)."], "fr") == [
-        "L&apos; avant-projet , dit-il , est « prêt » ( “ oui ” ) ."
-    ]
+@pytest.mark.parametrize(
+    ("tokens_of", "language", "lines", "want"),
+    [
+        (
+            paper_tokens,
+            "de",
+            REFERENCES[:3],
+            [
+                f"Der &quot; Rich{AT}Text &quot; -Editor kostet 3,50 Euro , sagt Dr. Müller .",
+                f"Das Haus{AT}zu{AT}Haus{AT}Projekt der EU endet am 3. Mai 2014 in Köln .",
+                "Er sagt : &quot; Ich habe &apos; s nicht gewusst &quot; &amp; geht nach Hause .",
+            ],
+        ),
+        (
+            paper_tokens,
+            "fr",
+            ["L'avant-projet, dit-il, est « prêt » (“oui”)."],
+            ["L&apos; avant-projet , dit-il , est « prêt » ( “ oui ” ) ."],
+        ),
+        # In the order of the Multi30k data set's own script: lowercase, punctuation, tokens.
+        (
+            lowercased_tokens,
+            "de",
+            ["Ein Mann – „groß“ – ruft:  “Ja”, d. h. ÜBER 3,5 km!"],
+            ["ein mann - &quot; groß &quot; - ruft : &quot; ja &quot; , d. h. über 3,5 km !"],
+        ),
+        (
+            lowercased_tokens,
+            "fr",
+            ["L'Île d'Yeu « est » là"],
+            ["l&apos; île d&apos; yeu &quot; est &quot; là"],
+        ),
+    ],
+    ids=["German: plain quotes, split compounds", "French: neither", "lowercased", "in French"],
+)
+def test_tokens_are_those_of_moses_scripts(tokens_of, language, lines, want):
+    assert tokens_of(lines, language) == want
 
 
 def test_worked_values():
     # Both: 4-grams 3/4, trigrams 4/5, bigrams 5/6, words 6/7, and as long as the reference:
     # (6/7 * 5/6 * 4/5 * 3/4)^(1/4) = (3/7)^(1/4).
-    scores = score(
-        ["der Hund läuft über die grüne Wiese"], ["der Hund läuft über die grüne Wand"], "en", "de"
-    )
+    line = "der Hund läuft über die grüne"
+    scores = score([f"{line} Wiese"], [f"{line} Wand"], "en", "de")
     assert scores.bleu == pytest.approx(100 * (3 / 7) ** 0.25)
     assert scores.paper_bleu == pytest.approx(100 * (3 / 7) ** 0.25)
     assert scores.brevity_penalty == 1.0
@@ -106,63 +130,21 @@ def test_worked_values():
     assert short.brevity_penalty == pytest.approx(math.exp(-0.25))
 
 
-def test_a_split_compound_gives_paper_bleu_partial_credit_that_bleu_withholds():
-    scores = score(
-        ["er hat ein Rich-Text Programm"], ["er hat ein Plain-Text Programm"], "en", "de"
-    )
-    # Tokens: er hat ein Rich ## Text Programm; words 6/7, pairs 4/6, triples 2/5, fours 0 of 4.
-    assert scores.paper_bleu == 0.0
-    scores = score(
-        ["ja er hat ein Rich-Text Programm"], ["ja er hat ein Plain-Text Programm"], "en", "de"
-    )
-    # One four, "ja er hat ein", of 5: (7/8 * 5/7 * 3/6 * 1/5)^(1/4); BLEU: (5/6 * 3/5 * 2/4 * 1/3).
-    assert scores.paper_bleu == pytest.approx(100 * (7 / 8 * 5 / 7 * 3 / 6 * 1 / 5) ** 0.25)
-    assert scores.bleu == pytest.approx(100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25)
-
-
 @pytest.mark.parametrize("language", ["de", "fr", "en"])
-def test_paper_bleu_is_plain_bleu_over_its_tokens(language):
-    hypotheses = perturbed(REFERENCES * 20, seed=1)
-    want = plain_bleu(paper_tokens(hypotheses, language), paper_tokens(REFERENCES * 20, language))
-    got = score(hypotheses, REFERENCES * 20, "cs", language)
-    assert 50 < want < 95
-    assert got.paper_bleu == pytest.approx(want, abs=1e-9)
+def test_moses_kinds_of_bleu_are_plain_bleu_over_their_tokens(language):
+    references = REFERENCES * 20
+    hypotheses = perturbed(references, seed=1)
+    got = score(hypotheses, references, "cs", language)
+    kinds = {paper_tokens: got.paper_bleu, lowercased_tokens: got.lowercased_bleu}
+    for tokens_of, found in kinds.items():
+        want = plain_bleu(tokens_of(hypotheses, language), tokens_of(references, language))
+        assert 50 < want < 95
+        assert found == pytest.approx(want, abs=1e-9)
 
 
-def test_lowercased_tokens_are_those_of_moses_scripts():
-    """In the order of the Multi30k data set's own script: lowercase, punctuation, tokens."""
-    lines = ["Ein Mann – „groß“ – ruft:  “Ja”, d. h. ÜBER 3,5 km!", "L'Île d'Yeu « est » là"]
-    assert lowercased_tokens(lines[:1], "de") == [
-        "ein mann - &quot; groß &quot; - ruft : &quot; ja &quot; , d. h. über 3,5 km !"
-    ]
-    assert lowercased_tokens(lines[1:], "fr") == ["l&apos; île d&apos; yeu &quot; est &quot; là"]
-
-
-@pytest.mark.parametrize("language", ["de", "fr"])
-def test_lowercased_bleu_is_plain_bleu_over_its_tokens(language):
-    hypotheses = perturbed(REFERENCES * 20, seed=1)
-    tokens = (lowercased_tokens(lines, language) for lines in (hypotheses, REFERENCES * 20))
-    got = score(hypotheses, REFERENCES * 20, "cs", language)
-    assert got.lowercased_bleu == pytest.approx(plain_bleu(*tokens), abs=1e-9)
-    upper = score([line.upper() for line in REFERENCES], REFERENCES, "en", language)
-    assert upper.lowercased_bleu > 90 > upper.paper_bleu
-    assert got.lowercased_bleu_signature.startswith(
-        f"lowercased-bleu|nrefs:1|case:lc|punct:normalized|tok:moses-{language}|smooth:none|"
-    )
-
-
-def test_the_style_of_quotation_marks_costs_bleu_but_not_german_paper_bleu():
-    plain = [line.replace("„", '"').replace("“", '"') for line in REFERENCES]
-    german, french = (score(plain, REFERENCES, "en", language) for language in ("de", "fr"))
-    assert german.paper_bleu == pytest.approx(100)
-    assert german.bleu < 90
-    assert french.paper_bleu < 90
-
-
-def test_both_kinds_of_bleu_are_cased():
-    scores = score([line.lower() for line in REFERENCES], REFERENCES, "en", "de")
-    assert scores.bleu < 60
-    assert scores.paper_bleu < 60
+def test_only_lowercased_bleu_is_not_cased():
+    scores = score([line.upper() for line in REFERENCES], REFERENCES, "en", "de")
+    assert scores.bleu < 60 and scores.paper_bleu < 60 and scores.lowercased_bleu > 90
 
 
 def test_paper_bleu_is_not_smoothed_and_bleu_is():
@@ -172,17 +154,19 @@ def test_paper_bleu_is_not_smoothed_and_bleu_is():
 
 
 def test_signatures_and_direction_say_what_was_done():
-    scores = score(REFERENCES, REFERENCES, "en", "de")
-    assert scores.direction == "en→de"
-    assert scores.sentences == 4
-    assert {"case:mixed", "tok:13a", "smooth:exp"} <= set(scores.bleu_signature.split("|"))
-    assert scores.paper_bleu_signature.startswith("paper-bleu|nrefs:1|case:mixed|")
-    assert {"punct:ascii", "tok:moses-de", "compounds:split", "smooth:none"} <= set(
-        scores.paper_bleu_signature.split("|")
+    german, french = (score(REFERENCES, REFERENCES, "en", tgt) for tgt in ("de", "fr"))
+    assert (german.direction, german.sentences) == ("en→de", 4)
+    for signature, steps in [
+        (german.bleu_signature, "nrefs:1|case:mixed|tok:13a|smooth:exp"),
+        (german.paper_bleu_signature, "punct:ascii|tok:moses-de|compounds:split|smooth:none"),
+        (french.paper_bleu_signature, "punct:raw|tok:moses-fr|compounds:whole"),
+        (german.chrf_signature, "nc:6|nw:0"),
+    ]:
+        assert set(steps.split("|")) <= set(signature.split("|"))
+    assert german.paper_bleu_signature.startswith("paper-bleu|nrefs:1|case:mixed|")
+    assert german.lowercased_bleu_signature.startswith(
+        "lowercased-bleu|nrefs:1|case:lc|punct:normalized|tok:moses-de|smooth:none|"
     )
-    french = score(REFERENCES, REFERENCES, "en", "fr").paper_bleu_signature.split("|")
-    assert {"punct:raw", "tok:moses-fr", "compounds:whole"} <= set(french)
-    assert "nc:6|nw:0" in scores.chrf_signature
 
 
 def test_a_language_without_moses_rules_has_no_paper_bleu():
@@ -206,24 +190,15 @@ def test_text_without_spaces_has_tokens_of_its_own(language, tokens):
     assert tokens_of_language("de") == tokens_of_language("ko") == "13a"
 
 
-def test_every_line_shown_names_score_direction_and_signature():
+def test_every_line_shown_names_score_direction_and_signature_and_json_has_every_field():
     scores = score(perturbed(REFERENCES, seed=0), REFERENCES, "en", "de")
-    bleu, paper, lowercased, chrf = format_scores(scores).splitlines()
-    assert bleu.split() == ["BLEU", f"{scores.bleu:.2f}", "en→de", scores.bleu_signature]
-    assert paper.split() == [
-        "paper",
-        "BLEU",
-        f"{scores.paper_bleu:.2f}",
-        "en→de",
-        scores.paper_bleu_signature,
+    lines = [line.split() for line in format_scores(scores).splitlines()]
+    assert lines == [
+        ["BLEU", f"{scores.bleu:.2f}", "en→de", scores.bleu_signature],
+        ["paper", "BLEU", f"{scores.paper_bleu:.2f}", "en→de", scores.paper_bleu_signature],
+        ["lowercased", f"{scores.lowercased_bleu:.2f}", "en→de", scores.lowercased_bleu_signature],
+        ["chrF2", f"{scores.chrf:.2f}", "en→de", scores.chrf_signature],
     ]
-    value, signature = scores.lowercased_bleu, scores.lowercased_bleu_signature
-    assert lowercased.split() == ["lowercased", f"{value:.2f}", "en→de", signature]
-    assert chrf.split() == ["chrF2", f"{scores.chrf:.2f}", "en→de", scores.chrf_signature]
-
-
-def test_json_holds_every_field():
-    scores = score(REFERENCES, REFERENCES, "en", "de")
     assert json.loads(to_json(scores)) == scores._asdict()
     assert "en→de" in to_json(scores)
 
@@ -237,9 +212,13 @@ def test_an_empty_translation_counts_against_the_score_and_does_not_crash():
     assert score([""] * 4, REFERENCES, "en", "de").paper_bleu == 0.0
 
 
-def test_different_counts_are_a_users_error():
-    with pytest.raises(DataError, match="en→de: 3 translations for 4 references"):
-        score(REFERENCES[:3], REFERENCES, "en", "de")
+@pytest.mark.parametrize(
+    ("references", "words"),
+    [(REFERENCES, "3 translations for 4 references"), ([], "no sentences to score")],
+)
+def test_different_counts_and_an_empty_set_are_a_user_s_error(references, words):
+    with pytest.raises(DataError, match=f"en→de: {words}"):
+        score(references[:3], references, "en", "de")
 
 
 def test_with_several_references_each_line_may_agree_with_any_of_them():
@@ -256,8 +235,3 @@ def test_with_several_references_each_line_may_agree_with_any_of_them():
     assert all("nrefs:2|" in signature for signature in signatures)
     with pytest.raises(DataError, match="2 translations for 1 references"):
         score(hypotheses, first, "en", "de", [second[:1]])
-
-
-def test_an_empty_set_is_a_users_error():
-    with pytest.raises(DataError, match="en→de: no sentences to score"):
-        score([], [], "en", "de")

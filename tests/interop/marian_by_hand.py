@@ -12,6 +12,8 @@ import numpy as np
 import sentencepiece
 import yaml
 
+from tests.fixtures.references import dot_by_hand, norm_by_hand, softmax_by_hand, values_by_hand
+
 Arrays = dict[str, np.ndarray]
 EPSILON = 1e-9
 ACTIVATIONS = {"relu": lambda x: np.maximum(x, 0), "swish": lambda x: x / (1 + np.exp(-x))}
@@ -93,17 +95,14 @@ def attention_to(w, options, name, memory=None, is_causal=False):
     def attention(x):
         source = x if memory is None else memory
         query, key, value = (
-            (y @ w[f"{name}_W{letter}"] + w[f"{name}_b{letter}"]).reshape(len(y), heads, -1)
+            (y @ w[f"{name}_W{letter}"] + w[f"{name}_b{letter}"]).reshape(1, len(y), heads, -1)
             for letter, y in (("q", x), ("k", source), ("v", source))
         )
-        joined = np.zeros((len(x), heads, value.shape[-1]))
-        for i in range(len(x)):
-            for h in range(heads):
-                last = i + 1 if is_causal else len(source)
-                scores = key[:last, h] @ query[i, h] / np.sqrt(query.shape[-1])
-                weights = np.exp(scores - scores.max())
-                joined[i, h] = weights / weights.sum() @ value[:last, h]
-        return joined.reshape(len(x), -1) @ w[f"{name}_Wo"] + w[f"{name}_bo"]
+        scores_1HLM = dot_by_hand(query, key, query.shape[-1] ** -0.5)
+        allowed = np.tri(len(x), dtype=bool) if is_causal else True
+        weights_1HLM = softmax_by_hand(scores_1HLM, allowed)
+        joined = values_by_hand(weights_1HLM, value)[0].reshape(len(x), -1)
+        return joined @ w[f"{name}_Wo"] + w[f"{name}_bo"]
 
     return attention
 
@@ -136,9 +135,7 @@ def top(w, options, side, x):
 
 
 def norm(w, name, suffix, x):
-    mean = x.mean(-1, keepdims=True)
-    deviation = np.sqrt(((x - mean) ** 2).mean(-1, keepdims=True) + EPSILON)
-    return (x - mean) / deviation * w[f"{name}_scale{suffix}"] + w[f"{name}_bias{suffix}"]
+    return norm_by_hand(x, w[f"{name}_scale{suffix}"][0], w[f"{name}_bias{suffix}"][0], EPSILON)
 
 
 # Folders -----------------------------------------------------------------------------------------
@@ -157,14 +154,16 @@ def random_arrays(
         value = draw.normal(size=shape) * scale + ("_ln_scale" in name)
         arrays[name] = value.astype(np.float32)
 
+    def add_norm(name: str, suffix: str) -> None:
+        for part in ("scale", "bias"):
+            add(f"{name}_ln_{part}{suffix}", 1, d)
+
     if options["tied-embeddings-all"]:
         add("Wemb", vocabulary, d)
         arrays["Wemb"] *= vocabulary**0.5 * d**-0.5
     else:
-        for name, size in (
-            ("encoder_Wemb", src_vocabulary or vocabulary),
-            ("decoder_Wemb", vocabulary),
-        ):
+        sizes = {"encoder_Wemb": src_vocabulary or vocabulary, "decoder_Wemb": vocabulary}
+        for name, size in sizes.items():
             add(name, size, d)
             arrays[name] *= size**0.5 * d**-0.5
         if not options.get("tied-embeddings"):
@@ -177,25 +176,27 @@ def random_arrays(
             if is_student:
                 for part, rows in (("W", d), ("Wf", d), ("bf", 1)):
                     add(f"{side}_l{n}_rnn_{part}", rows, d)
-                for part in ("scale", "bias"):
-                    add(f"{side}_l{n}_rnn{'' if before else '_ffn'}_ln_{part}{before}", 1, d)
+                add_norm(f"{side}_l{n}_rnn{'' if before else '_ffn'}", before)
             for kind in ("self", "context")[is_student : 1 + (side == "decoder")]:
                 name = f"{side}_l{n}_{kind}"
                 for letter in "qkvo":
                     add(f"{name}_W{letter}", d, d)
                     add(f"{name}_b{letter}", 1, d)
-                for part in ("scale", "bias"):
-                    add(f"{name}_Wo_ln_{part}{before}", 1, d)
+                add_norm(f"{name}_Wo", before)
             hidden = options["transformer-dim-ffn"]
             for number, shape in (("1", (d, hidden)), ("2", (hidden, d))):
                 add(f"{side}_l{n}_ffn_W{number}", *shape)
                 add(f"{side}_l{n}_ffn_b{number}", 1, shape[1])
-            for part in ("scale", "bias"):
-                add(f"{side}_l{n}_ffn_ffn_ln_{part}{before}", 1, d)
+            add_norm(f"{side}_l{n}_ffn_ffn", before)
         if options.get("transformer-postprocess-top"):
-            for part in ("scale", "bias"):
-                add(f"{side}_top_ln_{part}", 1, d)
+            add_norm(f"{side}_top", "")
     return arrays
+
+
+def arrays_of(folder: Path) -> Arrays:
+    """The arrays of a folder that `write_folder` wrote."""
+    with np.load(folder / "opus.best-perplexity.npz") as file:
+        return {name: file[name] for name in file.files}
 
 
 def train_spm(lines: list[str], size: int) -> bytes:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -167,17 +168,9 @@ def test_a_key_that_a_format_does_not_name_is_refused(engine):
 def test_an_unscaled_score_is_a_scaled_one_with_larger_queries(score, cross_score, factors):
     """Weights and biases of queries alone, in a description that only holds arrays."""
 
-    def part(**names):
-        return SimpleNamespace(layer_norm=SimpleNamespace(), **names)
-
-    def maps(count):
-        return [SimpleNamespace() for _ in range(count)]
-
-    layer = part(
-        self_attention=part(linear=maps(2)),
-        attention=part(linear=maps(3)),
-        ffn=part(linear_0=SimpleNamespace(), linear_1=SimpleNamespace()),
-    )
+    layer = Mock()
+    layer.self_attention.linear = [Mock(), Mock()]
+    layer.attention.linear = [Mock(), Mock(), Mock()]
     d_k = 4
     keys = {"score": score, "cross_score": cross_score, "attention_bias": True}
     model = tiny_model(d_k=d_k, d_v=d_k, **keys)

@@ -55,10 +55,8 @@ def test_logits_equal_marian_s_formula(kind, tmp_path):
     folder = folder_of(tmp_path, theirs[1], theirs[0], **KINDS[kind])
     found = read(folder)
     assert found.model.norm_epsilon == marian.EPSILON  # its effect here is within the tolerance
-    with np.load(folder / "opus.best-perplexity.npz") as file:
-        arrays = {name: file[name] for name in file.files}
     options = {**marian.TINY, **KINDS[kind]}
-    assert_marian_s_logits(found, arrays, options, theirs)
+    assert_marian_s_logits(found, marian.arrays_of(folder), options, theirs)
 
 
 def assert_marian_s_logits(found, arrays, options, theirs) -> None:
@@ -140,11 +138,8 @@ def test_the_ids_of_control_pieces_are_ours_wherever_marian_has_them(tmp_path):
     assert found.bundle.pieces[4:9] == tuple(pieces[:5])
     table = found.params["embedding"]["table"]
     assert not table[PAD].any() and not table[BOS].any() and table[EOS].any() and table[UNK].any()
-    assert found.decode["banned_subwords"] == ("<pad>", "<s>", "<unk>")
-
-
-def test_decoder_yml_gives_beam_and_penalty(tmp_path):
-    decode = read(folder_of(tmp_path)).decode
+    decode = found.decode
+    assert decode["banned_subwords"] == ("<pad>", "<s>", "<unk>")
     assert (decode["beam_size"], decode["penalty"], decode["length_penalty"]) == (3, "power", 1.0)
 
 
@@ -217,8 +212,7 @@ def test_padding_of_its_own_is_our_padding(tmp_path):
 def test_an_output_matrix_may_be_stored_transposed(tmp_path):
     folder = folder_of(tmp_path, **KINDS["untied"])
     want = read(folder).params["output"]["table"]
-    with np.load(folder / "opus.best-perplexity.npz") as file:
-        arrays = {name: file[name] for name in file.files}
+    arrays = marian.arrays_of(folder)
     arrays["decoder_ff_logit_out_Wt"] = arrays.pop("decoder_ff_logit_out_W").T
     np.savez(folder / "opus.best-perplexity.npz", **arrays)
     np.testing.assert_array_equal(read(folder).params["output"]["table"], want)
@@ -282,28 +276,15 @@ def test_damaged_and_missing_files_are_one_clear_line(tmp_path):
 
 def test_a_vocabulary_file_is_read_as_yaml_would_without_its_surprises(tmp_path):
     path = tmp_path / "vocab.yml"
-    lines = [
-        '"</s>": 0', "<unk>: 1", '"\\"": 2', "'''': 3", "no: 4", "1: 5", "01: 6", '"\\x86": 7',
-        ":: 8", "? " + "x" * 200, ": 9", '"\\\\": 10', '"\\u2581\\U0001F600": 11', "▁: 12",
-        '"\\N": 13', '"\\L": 14', '"\\P": 15', '"\\_": 16', '"\\v": 17', '"\\f": 18', "N: 19",
-    ]  # fmt: skip
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    assert read_vocabulary_yml(path) == [
-        "</s>",
-        "<unk>",
-        '"',
-        "'",
-        "no",
-        "1",
-        "01",
-        "\x86",
-        ":",
-        "x" * 200,
-        "\\",
-        "▁\U0001f600",
-        "▁",
-        *"\x85\u2028\u2029\xa0\v\fN",
-    ]
+    pieces = {
+        '"</s>"': "</s>", "<unk>": "<unk>", '"\\""': '"', "''''": "'", "no": "no", "1": "1",
+        "01": "01", '"\\x86"': "\x86", ":": ":", f"? {'x' * 200}\n": "x" * 200, '"\\\\"': "\\",
+        '"\\u2581\\U0001F600"': "▁\U0001f600", "▁": "▁", '"\\N"': "\x85", '"\\L"': "\u2028",
+        '"\\P"': "\u2029", '"\\_"': "\xa0", '"\\v"': "\v", '"\\f"': "\f", "N": "N",
+    }  # fmt: skip
+    lines = [f"{written}: {i}\n" for i, written in enumerate(pieces)]
+    path.write_text("".join(lines), encoding="utf-8")
+    assert read_vocabulary_yml(path) == list(pieces.values())
     path.write_text("a: 0\nb: 2\n")
     with pytest.raises(UserError, match="not 0, 1, 2"):
         read_vocabulary_yml(path)
@@ -314,8 +295,7 @@ def test_a_vocabulary_file_is_read_as_yaml_would_without_its_surprises(tmp_path)
 
 def test_an_array_that_the_options_do_not_know_is_refused(tmp_path):
     folder = folder_of(tmp_path)
-    with np.load(folder / "opus.best-perplexity.npz") as file:
-        arrays = {name: file[name] for name in file.files}
+    arrays = marian.arrays_of(folder)
     np.savez(folder / "opus.best-perplexity.npz", **arrays, encoder_l3_ffn_W1=np.ones(3))
     with pytest.raises(UserError, match="has encoder_l3_ffn_W1, and its options know no such part"):
         read(folder)
@@ -326,12 +306,11 @@ def test_settings_of_decoder_yml_that_the_run_cannot_keep_are_named(tmp_path, ca
     file = folder / "decoder.yml"
     plain = file.read_text()
     file.write_text(plain + "mini-batch: 64\nword-penalty: 0\n")
-    assert read(folder) and not [one for one in caplog.messages if "is without them" in one]
+    assert read(folder) and "is without them" not in caplog.text
     file.write_text(plain + "word-penalty: 1.5\nmax-length-factor: 1.2\n")
     assert read(folder)
-    assert [one for one in caplog.messages if "is without them" in one][0].endswith(
-        "max-length-factor=1.2, word-penalty=1.5"
-    )
+    [named] = [one for one in caplog.messages if "is without them" in one]
+    assert named.endswith("max-length-factor=1.2, word-penalty=1.5")
 
 
 def test_aliases_of_yaml_are_refused(tmp_path):

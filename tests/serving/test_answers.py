@@ -39,12 +39,8 @@ class StubRun:
         return SimpleNamespace(kinds={"cross": Attention(weights_NHLM, self.target, WORDS, (1, 2))})
 
 
-def answered(run: Any, *asked: Asked) -> Any:
-    return answer_all(run, asked)
-
-
 def test_each_request_gets_as_many_translations_as_it_asked_for():
-    answers = answered(StubRun(), Asked(["x", "y"], 2), Asked(["z"]), Asked(["u"], 3))
+    answers = answer_all(StubRun(), [Asked(["x", "y"], 2), Asked(["z"]), Asked(["u"], 3)])
     texts = [
         [[one["text"] for one in line["translations"]] for line in answer["lines"]]
         for answer in answers
@@ -62,13 +58,13 @@ def test_requests_share_the_searches_whose_first_translations_are_theirs(
     n_best = run.n_best
     monkeypatch.setattr(run.translator, "groups", groups)
     monkeypatch.setattr(run, "n_best", lambda lines, n: seen.append(n) or n_best(lines, n))
-    answers = answered(run, *(Asked(["x"], n) for n in (2, 1, 3, 2)))
+    answers = answer_all(run, [Asked(["x"], n) for n in (2, 1, 3, 2)])
     assert sorted(seen) == searches
     assert [len(answer["lines"][0]["translations"]) for answer in answers] == [2, 1, 3, 2]
 
 
 def test_a_score_that_json_does_not_have_is_null():
-    [answer] = answered(StubRun(score=-np.inf), Asked(["x"]))
+    [answer] = answer_all(StubRun(score=-np.inf), [Asked(["x"])])
     assert answer["lines"][0]["translations"] == [{"text": "x 0", "score": None}]
 
 
@@ -76,7 +72,7 @@ def test_a_score_that_json_does_not_have_is_null():
 def test_words_are_linked_by_the_layer_that_was_asked_for(layer, word):
     """No subword begins in y; a blank line has no attention and harms no other."""
     asked = Asked(["x", " "], attention=True, layer=layer)
-    [answer] = answered(StubRun("▁x▁y", "▁z", "</s>"), asked)
+    [answer] = answer_all(StubRun("▁x▁y", "▁z", "</s>"), [asked])
     attention, blank = (line["attention"] for line in answer["lines"])
     assert (attention["layer"], attention["head"]) == (layer, None)
     assert attention["target_words"] == ["x", "y", "z"]
@@ -85,7 +81,7 @@ def test_words_are_linked_by_the_layer_that_was_asked_for(layer, word):
 
 
 def test_bytes_that_are_no_character_have_weights_but_no_words():
-    [answer] = answered(StubRun("<0xC3>", "</s>"), Asked(["x"], 1, True, 1, 1, "y"))
+    [answer] = answer_all(StubRun("<0xC3>", "</s>"), [Asked(["x"], 1, True, 1, 1, "y")])
     assert answer["checkpoint"] == "40" and len(answer["attention"]["weights"]) == 2
     assert answer["attention"]["target_words"] == answer["attention"]["alignment"] == []
 

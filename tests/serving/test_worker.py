@@ -26,11 +26,31 @@ class Model:
         return [Refused(413, "no") if one.lines == ["no"] else one.lines for one in asked]
 
 
-def test_requests_that_come_while_the_model_is_busy_share_the_next_call():
-    model = Model()
-    worker = Worker(model, 6)
-    first = worker.ask(Asked(["0"]))
-    assert model.begun.wait(10)
+@pytest.fixture
+def model():
+    return Model()
+
+
+@pytest.fixture
+def busy(model):
+    """Starts a worker that is answering request 0; the gate ends that."""
+    workers = []
+
+    def start(most):
+        worker = Worker(model, most)
+        workers.append(worker)
+        first = worker.ask(Asked(["0"]))
+        assert model.begun.wait(10)
+        return worker, first
+
+    yield start
+    model.gate.set()
+    for worker in workers:
+        worker.stop()
+
+
+def test_requests_that_come_while_the_model_is_busy_share_the_next_call(model, busy):
+    worker, first = busy(6)
     others = [worker.ask(Asked([name])) for name in ("1", "no", "3")]
     others += [worker.ask(Asked([str(n)] * (LINES - 2))) for n in (4, 5)]
     with pytest.raises(Refused) as refused:  # one is being answered, five wait
@@ -47,11 +67,8 @@ def test_requests_that_come_while_the_model_is_busy_share_the_next_call():
         worker.ask(Asked(["7"]))
 
 
-def test_a_request_that_is_given_up_harms_no_other_and_all_places_are_free_again():
-    model = Model()
-    worker = Worker(model, 3)
-    first = worker.ask(Asked(["0"]))
-    assert model.begun.wait(10)
+def test_a_request_that_is_given_up_harms_no_other_and_all_places_are_free_again(model, busy):
+    worker, first = busy(3)
     given_up, other = (worker.ask(Asked([name])) for name in "12")
     assert given_up.cancel()
     model.gate.set()
@@ -62,38 +79,20 @@ def test_a_request_that_is_given_up_harms_no_other_and_all_places_are_free_again
     assert all(one.done() for one in last), "what waits is answered before the end"
 
 
-def test_who_gets_an_answer_may_ask_again_at_once():
-    model = Model()
-    worker = Worker(model, 1)
+def test_who_gets_an_answer_may_ask_again_at_once(model, busy):
+    worker, first = busy(1)
     second: Future[Future[list[str]]] = Future()
-    first = worker.ask(Asked(["0"]))
     first.add_done_callback(lambda _: second.set_result(worker.ask(Asked(["1"]))))
     model.gate.set()
     assert second.result(10).result(10) == ["1"]
-    worker.stop()
 
 
-def test_a_call_that_fails_is_reported_and_the_next_is_answered(caplog):
-    model = Model()
-    model.gate.set()
-    worker = Worker(model, 4)
-    with pytest.raises(Refused) as refused:
-        worker.ask(Asked(["broken"])).result(10)
-    assert refused.value.status == 500 and "the device is gone" in caplog.text
-    assert worker.ask(Asked(["1"])).result(10) == ["1"]
-    worker.stop()
-
-
-def test_a_request_that_fails_harms_none_of_its_group():
-    model = Model()
-    worker = Worker(model, 8)
-    first = worker.ask(Asked(["0"]))
-    assert model.begun.wait(10)  # the others wait together
-    broken, whole = worker.ask(Asked(["broken"])), worker.ask(Asked(["1"]))
+def test_a_request_that_fails_is_reported_and_harms_none_of_its_group(model, busy, caplog):
+    worker, first = busy(8)
+    broken, whole = worker.ask(Asked(["broken"])), worker.ask(Asked(["1"]))  # they wait together
     model.gate.set()
     with pytest.raises(Refused) as refused:
         broken.result(10)
-    assert refused.value.status == 500
+    assert refused.value.status == 500 and "the device is gone" in caplog.text
     assert (first.result(10), whole.result(10)) == (["0"], ["1"])
     assert model.groups == [["0"], ["broken", "1"], ["broken"], ["1"]]
-    worker.stop()
