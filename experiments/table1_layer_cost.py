@@ -102,16 +102,11 @@ COMPILE_SECONDS = 1.2  # per point
 # Measuring -------------------------------------------------------------------------------------
 
 
-class Point(NamedTuple):
-    """A compiled layer; each function runs once and waits for the result."""
-
-    forward: Callable[[], object]
-    forward_backward: Callable[[], object]
-    memory: int  # bytes
+Run = Callable[[], object]  # runs a compiled layer once and waits for the result
 
 
-def compile_point(kind: str, sizes: Sizes, batch: int) -> Point:
-    """Compiles forward, and forward and backward with gradients of parameters and input."""
+def compile_point(kind: str, sizes: Sizes, batch: int) -> tuple[tuple[Run, Run], int]:
+    """Forward, and forward and backward with gradients of parameters and input; its bytes."""
     # The gradient of a plain sum is all ones, and XLA would simplify products with ones.
     draw = np.random.default_rng(0).normal(size=(2, batch, sizes.n, sizes.d))
     x_BLD, weights_BLD = jnp.asarray(draw, jnp.float32)
@@ -126,14 +121,15 @@ def compile_point(kind: str, sizes: Sizes, batch: int) -> Point:
     both = jax.value_and_grad(total, argnums=(0, 1))
     one = jax.jit(forward).lower(params, x_BLD).compile()
     two = jax.jit(both).lower(params, x_BLD, weights_BLD).compile()
-    return Point(
+    runs = (
         lambda: jax.block_until_ready(one(params, x_BLD)),
         lambda: jax.block_until_ready(two(params, x_BLD, weights_BLD)),
-        int(getattr(two.memory_analysis(), "temp_size_in_bytes", 0)),  # some backends report none
     )
+    # Some backends report no memory.
+    return runs, int(getattr(two.memory_analysis(), "temp_size_in_bytes", 0))
 
 
-def visit(run: Callable[[], object], seconds: float) -> float:
+def visit(run: Run, seconds: float) -> float:
     """Median milliseconds of `MOST_CALLS` calls, or of fewer after `seconds`."""
     times: list[float] = []
     while len(times) < MOST_CALLS and sum(times) < seconds:
@@ -155,20 +151,19 @@ def measure(plan: Plan, rounds: int, out: Path, command: str) -> None:
     rows: list[dict[str, Any]] = []
     points = []
     for kind, sizes in plan.points():
-        point = compile_point(kind, sizes, plan.batch)
-        point.forward()  # the first call is slow
-        point.forward_backward()
-        points.append(point)
+        runs, memory = compile_point(kind, sizes, plan.batch)
+        for run in runs:
+            run()  # the first call is slow
+        points.append(runs)
         flops = plan.batch * KINDS[kind].flops(sizes)
-        counted = {"batch": plan.batch, "memory_bytes": point.memory, "forward_flops": flops}
+        counted = {"batch": plan.batch, "memory_bytes": memory, "forward_flops": flops}
         rows.append({"kind": kind, **sizes._asdict(), **counted})
         if len(points) % 20 == 0:
             log.info("%d points compiled", len(points))
     times_RP2 = np.full((rounds, len(points), 2), np.nan)
     for turn, times_P2 in enumerate(times_RP2):
         for at in range(len(points)) if turn % 2 == 0 else reversed(range(len(points))):
-            runs = points[at].forward, points[at].forward_backward
-            times_P2[at] = [visit(run, plan.visit_seconds) for run in runs]
+            times_P2[at] = [visit(run, plan.visit_seconds) for run in points[at]]
         medians_P2 = np.median(times_RP2[: turn + 1], axis=0).round(4).tolist()
         for row, times in zip(rows, medians_P2, strict=True):
             row["forward_ms"], row["forward_backward_ms"] = times

@@ -1,4 +1,4 @@
-"""Table 1's report (table.md, plots, page) from results.csv: fits and tables; it measures nothing."""
+"""Table 1's report (table.md, plots, page) from results.csv; it measures nothing."""
 
 import math
 from collections.abc import Sequence
@@ -106,7 +106,7 @@ class Results(NamedTuple):
     paths: pd.DataFrame
 
     def curves(self, column: str, over: str, **at: int) -> pd.DataFrame:
-        """A column's values over n at a width d, or over d at a length n; a column for each kind."""
+        """A column's values over n at a width d, or over d at a length n; one curve a kind."""
         [(name, size)] = at.items()
         here = self.usual[self.usual[name] == size]
         return here.pivot(index=over, columns="kind", values=column)[here.kind.unique()]
@@ -127,34 +127,30 @@ def read_results(path: Path) -> Results:
     is_usual = window == window.groupby(timed.kind).transform("first")
     others = pd.MultiIndex.from_frame(timed.loc[~is_usual, ["kind", "n", "d"]])
     varies = pd.MultiIndex.from_frame(timed[["kind", "n", "d"]]).isin(others)
-    return Results(timed[is_usual], timed[varies], rows[rows.forward_ms.isna()])
+    paths = rows[rows.forward_ms.isna()].convert_dtypes()  # whole numbers, beside empty cells too
+    return Results(timed[is_usual], timed[varies], paths)
 
 
 # Fits ------------------------------------------------------------------------------------------
 
 
-class Exponent(NamedTuple):
-    """An exponent of a fitted power law."""
-
-    value: float
-    error: float  # standard error of the fit; 0 if the fit has no points to spare
-
-
-def exponents(sizes: Any, values: Any) -> list[Exponent]:
+def exponents(sizes: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Exponents of values = c · size_1^e_1 · size_2^e_2 ..., by least squares of logarithms.
 
     Args:
       sizes: a line for each point, a column for each size, such as n and d.
       values: one for each point, above 0.
+
+    Returns:
+      The exponents, and the standard errors of the fit; 0 if it has no points to spare.
     """
-    columns = np.log(np.asarray(sizes, np.float64))
-    design = np.column_stack([np.ones(len(columns)), columns])
-    logs = np.log(np.asarray(values, np.float64))
+    design = np.column_stack([np.ones(len(sizes)), np.log(sizes)])
+    logs = np.log(values)
     solution, *_ = np.linalg.lstsq(design, logs)
     spare = len(logs) - design.shape[1]
     variance = ((logs - design @ solution) ** 2).sum() / spare if spare > 0 else 0.0
     errors = np.sqrt(variance * np.diag(np.linalg.pinv(design.T @ design)))
-    return [Exponent(float(e), float(s)) for e, s in zip(solution[1:], errors[1:], strict=True)]
+    return solution[1:], errors[1:]
 
 
 def law(results: Results, kind: str, column: str, errors: bool = True) -> str:
@@ -166,7 +162,8 @@ def law(results: Results, kind: str, column: str, errors: bool = True) -> str:
         varied = [name for name in names if points[name].nunique() > 1]
         if (points[column] <= 0).any():
             return ""
-        for name, (value, error) in zip(varied, exponents(points[varied], points[column])):
+        fitted = exponents(points[varied].to_numpy(), points[column].to_numpy())
+        for name, value, error in zip(varied, *fitted, strict=True):
             spread = f"±{error:.2f}" if errors and error else ""
             words.append(f"{name}^{round(value, 2) + 0.0:.2f}{spread}")  # + 0: no -0.00
     return " ".join(words)
@@ -211,7 +208,7 @@ def report(folder: Path) -> None:
         Text(READING),
         Picture(folder / "cost.png", "Time and memory of forward and backward."),
         Heading("Operations in sequence"),
-        sequence_table(results.paths),
+        table_of_paths(results.paths, "sequential", results.paths.products_in_sequence.map(str)),
         Text(SEQUENCE_READING),
         Heading("Longest path"),
         path_table(results.paths),
@@ -237,31 +234,27 @@ def work_table(results: Results) -> Table:
     return Table(["layer", "paper", "counted FLOPs", *times, "memory"], rows)
 
 
-def sequence_table(paths: pd.DataFrame) -> Table:
-    """Table of the longest chains of products and the paper's O(1) or O(n)."""
-    return _table_of_paths(paths, "sequential", paths.products_in_sequence.map("{:.0f}".format))
-
-
 def path_table(paths: pd.DataFrame) -> Table:
     """Table of the layers, or steps of a recurrence, until gradients reach every position."""
 
     def cell(row: Any) -> str:
         if row.kind == "recurrent":
-            return f"{row.distance_reached + 1:.0f} steps"
+            return f"{row.distance_reached + 1} steps"
         layers = row.layers_to_reach_all
-        return "never" if math.isnan(layers) else f"{layers:.0f} layer{'s' if layers > 1 else ''}"
+        return "never" if pd.isna(layers) else f"{layers} layer{'s' if layers > 1 else ''}"
 
     longest = paths[paths.n == paths.n.max()]
-    table = _table_of_paths(paths, "path", paths.apply(cell, axis="columns"))
+    table = table_of_paths(paths, "path", paths.apply(cell, axis="columns"))
     head = [*table.head, f"reached in one layer from the middle of n = {longest.n.max()}"]
-    one = longest.positions_reached.map("{:.0f}".format)
+    one = longest.positions_reached.map(str)
     return Table(head, [[*row, cell] for row, cell in zip(table.rows, one, strict=True)])
 
 
-def _table_of_paths(paths: pd.DataFrame, claim: str, cells: pd.Series) -> Table:
+def table_of_paths(paths: pd.DataFrame, claim: str, cells: pd.Series) -> Table:
+    """Table with a line for each kind, its claim in the paper, and the cells of all lengths."""
     rows = []
     for kind, own in paths.groupby("kind", sort=False):
-        windows = [f", {x} = {own[x].iloc[0]:.0f}" for x in ("k", "r") if own[x].notna().any()]
+        windows = [f", {x} = {own[x].iloc[0]}" for x in ("k", "r") if own[x].notna().any()]
         rows.append([kind + "".join(windows), getattr(CLAIMS[kind], claim), *cells[own.index]])
     return Table(["layer", "paper", *(f"n = {n}" for n in paths.n.unique())], rows)
 
