@@ -148,9 +148,10 @@ def measure(plan: Plan, rounds: int, out: Path, command: str) -> None:
         "command": command,
     }
     paths = list(path_rows(plan))
+    todo = list(plan.points())
     rows: list[dict[str, Any]] = []
     points = []
-    for kind, sizes in plan.points():
+    for kind, sizes in todo:
         runs, memory = compile_point(kind, sizes, plan.batch)
         for run in runs:
             run()  # the first call is slow
@@ -159,7 +160,7 @@ def measure(plan: Plan, rounds: int, out: Path, command: str) -> None:
         counted = {"batch": plan.batch, "memory_bytes": memory, "forward_flops": flops}
         rows.append({"kind": kind, **sizes._asdict(), **counted})
         if len(points) % 20 == 0:
-            log.info("%d points compiled", len(points))
+            log.info("%d of %d points compiled", len(points), len(todo))
     times_RP2 = np.full((rounds, len(points), 2), np.nan)
     for turn, times_P2 in enumerate(times_RP2):
         for at in range(len(points)) if turn % 2 == 0 else reversed(range(len(points))):
