@@ -24,15 +24,18 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from experiments.table1_report import report
-from experiments.table1_results import CLAIMS, DILATED, PATHS, WINDOWS, Row, write_rows
+from experiments.layer_kinds import KINDS, Sizes, init, products_in_sequence, reach
+from experiments.table1_report import CLAIMS, COLUMNS, DILATED, PATHS, WINDOWS, report
 from transformer_jax.errors import UserError
+from transformer_jax.files import write_csv
 from transformer_jax.reporting.page import markdown_table
 from transformer_jax.reporting.provenance import revision
 from transformer_jax.use.command_line import (
@@ -42,9 +45,6 @@ from transformer_jax.use.command_line import (
     parse_flags,
     set_up_logs,
 )
-
-if TYPE_CHECKING:
-    from experiments.layer_kinds import Sizes
 
 log = logging.getLogger("experiments.table1_layer_cost")
 RECORDED = "docs/results/table1_layer_cost"
@@ -61,29 +61,35 @@ FLAGS = [
 class Plan(NamedTuple):
     """What to measure: every kind at all lengths and widths, and windows at one point."""
 
-    lengths: tuple[int, ...]
-    widths: tuple[int, ...]
-    windows_at: tuple[int, int]  # n, d
-    kernels: tuple[int, ...]  # the first is the usual one
-    neighborhoods: tuple[int, ...]  # likewise
-    batches: tuple[int, int]  # rows on a CPU, rows on any other device
-    path_lengths: tuple[int, ...]
-    path_neighborhood: int
-    visit_seconds: float  # a visit takes about this long, with at most `MOST_CALLS` calls
+    lengths: tuple[int, ...] = (32, 64, 128, 256, 512, 1024, 2048)
+    widths: tuple[int, ...] = (64, 128, 256, 512)
+    windows_at: tuple[int, int] = (1024, 256)  # n, d
+    kernels: tuple[int, ...] = (3, 5, 9, 17)  # the first is the usual one
+    neighborhoods: tuple[int, ...] = (33, 9, 17, 65, 129)  # likewise
+    batches: tuple[int, int] = (4, 16)  # rows on a CPU, rows on any other device
+    path_lengths: tuple[int, ...] = (16, 32, 64)
+    path_neighborhood: int = 9
+    visit_seconds: float = 0.1  # a visit takes about this long, with at most `MOST_CALLS` calls
+
+    @property
+    def batch(self) -> int:
+        """Rows of a batch on this machine's device."""
+        return self.batches[jax.default_backend() != "cpu"]
+
+    def points(self) -> Iterator[tuple[str, Sizes]]:
+        """Kind and sizes of every timed point."""
+        for kind in KINDS:
+            letter = WINDOWS.get(kind)
+            windows = {"k": self.kernels, "r": self.neighborhoods, None: (None,)}[letter]
+            for d in self.widths:
+                for n in self.lengths:
+                    for window in windows if (n, d) == self.windows_at else windows[:1]:
+                        own = {letter: window} if letter else {}
+                        yield kind, Sizes(n, d, heads=max(1, d // D_K), **own)
 
 
 PLANS = {
-    "paper": Plan(
-        lengths=(32, 64, 128, 256, 512, 1024, 2048),
-        widths=(64, 128, 256, 512),
-        windows_at=(1024, 256),
-        kernels=(3, 5, 9, 17),
-        neighborhoods=(33, 9, 17, 65, 129),
-        batches=(4, 16),
-        path_lengths=(16, 32, 64),
-        path_neighborhood=9,
-        visit_seconds=0.1,
-    ),
+    "paper": Plan(),
     "small": Plan((16, 64), (8, 32), (64, 8), (3, 5), (5, 9), (2, 2), (5, 9), 5, 1e-3),
 }
 D_K = 64  # per head, as in the paper: wider layers have more heads
@@ -96,38 +102,14 @@ COMPILE_SECONDS = 1.2  # per point
 # Measuring -------------------------------------------------------------------------------------
 
 
-class Point(NamedTuple):
-    """A compiled layer; each function runs once and waits for the result."""
-
-    forward: Callable[[], object]
-    forward_backward: Callable[[], object]
-    memory: int  # bytes
+Run = Callable[[], object]  # runs a compiled layer once and waits for the result
 
 
-def points(plan: Plan) -> Iterator[tuple[str, "Sizes"]]:
-    """Kind and sizes of every timed point."""
-    from experiments.layer_kinds import KINDS, Sizes
-
-    for kind in KINDS:
-        windows = {"k": plan.kernels, "r": plan.neighborhoods}.get(WINDOWS.get(kind, ""), (0,))
-        for d in plan.widths:
-            for n in plan.lengths:
-                for window in windows if (n, d) == plan.windows_at else windows[:1]:
-                    own = {WINDOWS[kind]: window} if kind in WINDOWS else {}
-                    yield kind, Sizes(n, d, max(1, d // D_K), **own)
-
-
-def compile_point(kind: str, sizes: "Sizes", batch: int) -> Point:
-    """Compiles forward, and forward and backward with gradients of parameters and input."""
-    import jax
-    import jax.numpy as jnp
-
-    from experiments.layer_kinds import KINDS, init
-
-    draw = np.random.default_rng(0)
-    shape = (2, batch, sizes.n, sizes.d)
+def compile_point(kind: str, sizes: Sizes, batch: int) -> tuple[tuple[Run, Run], int]:
+    """Forward, and forward and backward with gradients of parameters and input; its bytes."""
     # The gradient of a plain sum is all ones, and XLA would simplify products with ones.
-    x_BLD, weights_BLD = jnp.asarray(draw.normal(size=shape), jnp.float32)
+    draw = np.random.default_rng(0).normal(size=(2, batch, sizes.n, sizes.d))
+    x_BLD, weights_BLD = jnp.asarray(draw, jnp.float32)
     params = init(KINDS[kind], sizes)
 
     def forward(params: Any, x_BLD: Any) -> Any:
@@ -139,14 +121,15 @@ def compile_point(kind: str, sizes: "Sizes", batch: int) -> Point:
     both = jax.value_and_grad(total, argnums=(0, 1))
     one = jax.jit(forward).lower(params, x_BLD).compile()
     two = jax.jit(both).lower(params, x_BLD, weights_BLD).compile()
-    return Point(
+    runs = (
         lambda: jax.block_until_ready(one(params, x_BLD)),
         lambda: jax.block_until_ready(two(params, x_BLD, weights_BLD)),
-        int(getattr(two.memory_analysis(), "temp_size_in_bytes", 0)),  # some backends report none
     )
+    # Some backends report no memory.
+    return runs, int(getattr(two.memory_analysis(), "temp_size_in_bytes", 0))
 
 
-def visit(run: Callable[[], object], seconds: float) -> float:
+def visit(run: Run, seconds: float) -> float:
     """Median milliseconds of `MOST_CALLS` calls, or of fewer after `seconds`."""
     times: list[float] = []
     while len(times) < MOST_CALLS and sum(times) < seconds:
@@ -158,98 +141,73 @@ def visit(run: Callable[[], object], seconds: float) -> float:
 
 def measure(plan: Plan, rounds: int, out: Path, command: str) -> None:
     """Measures all points; writes results.csv again after each round."""
-    from experiments.layer_kinds import KINDS
-
-    todo = list(points(plan))
-    batch = batch_rows(plan)
-    made_by = provenance(command)
-    paths = list(path_rows(plan, made_by))
-    compiled = []
-    for number, (kind, sizes) in enumerate(todo):
-        point = compile_point(kind, sizes, batch)
-        point.forward()  # the first call is slow
-        point.forward_backward()
-        compiled.append(point)
-        if (number + 1) % 20 == 0:
-            log.info("%d of %d points compiled", number + 1, len(todo))
-    times: list[list[tuple[float, float]]] = [[] for _ in todo]
-    for turn in range(rounds):
-        for at in range(len(todo)) if turn % 2 == 0 else reversed(range(len(todo))):
-            runs = compiled[at].forward, compiled[at].forward_backward
-            forward, both = (visit(run, plan.visit_seconds) for run in runs)
-            times[at].append((forward, both))
-        rows = []
-        for (kind, sizes), point, pairs in zip(todo, compiled, times, strict=True):
-            medians = [round(statistics.median(each), 4) for each in zip(*pairs, strict=True)]
-            flops = batch * KINDS[kind].flops(sizes)
-            rest: tuple[Any, ...] = (batch, *medians, point.memory, flops, *[None] * 4, *made_by)
-            rows.append(Row(kind, sizes.n, sizes.d, *_windows_of(kind, sizes), *rest))
-        write_rows(out / "results.csv", rows + paths)
+    made_by = {
+        "device": f"{jax.devices()[0].device_kind}, {os.cpu_count()} cores, JAX {jax.__version__}",
+        "date": datetime.date.today().isoformat(),
+        "revision": revision(),
+        "command": command,
+    }
+    paths = list(path_rows(plan))
+    todo = list(plan.points())
+    rows: list[dict[str, Any]] = []
+    points = []
+    for kind, sizes in todo:
+        runs, memory = compile_point(kind, sizes, plan.batch)
+        for run in runs:
+            run()  # the first call is slow
+        points.append(runs)
+        flops = plan.batch * KINDS[kind].flops(sizes)
+        counted = {"batch": plan.batch, "memory_bytes": memory, "forward_flops": flops}
+        rows.append({"kind": kind, **sizes._asdict(), **counted})
+        if len(points) % 20 == 0:
+            log.info("%d of %d points compiled", len(points), len(todo))
+    times_RP2 = np.full((rounds, len(points), 2), np.nan)
+    for turn, times_P2 in enumerate(times_RP2):
+        for at in range(len(points)) if turn % 2 == 0 else reversed(range(len(points))):
+            times_P2[at] = [visit(run, plan.visit_seconds) for run in points[at]]
+        medians_P2 = np.median(times_RP2[: turn + 1], axis=0).round(4).tolist()
+        for row, times in zip(rows, medians_P2, strict=True):
+            row["forward_ms"], row["forward_backward_ms"] = times
+        lines = [[(row | made_by).get(name) for name in COLUMNS] for row in [*rows, *paths]]
+        write_csv(out / "results.csv", COLUMNS, lines)
         log.info("round %d of %d", turn + 1, rounds)
 
 
-def path_rows(plan: Plan, made_by: tuple[str, str, str, str]) -> Iterator[Row]:
+def path_rows(plan: Plan) -> Iterator[Mapping[str, Any]]:
     """Rows that are counted, not timed: products in sequence, and how far gradients reach."""
-    from experiments.layer_kinds import KINDS, Sizes, products_in_sequence, reach
-
+    windows = {"k": plan.kernels[0], "r": plan.path_neighborhood}
     for name in PATHS:
         kind = "convolution" if name == DILATED else name
+        own = {letter: windows[letter] for letter in WINDOWS.get(kind, "")}
         for n in plan.path_lengths:
-            sizes = Sizes(n, PATH_WIDTH, 1, plan.kernels[0], plan.path_neighborhood)
-            reached = reach(KINDS[kind], sizes, dilated=name == DILATED)
-            chain = products_in_sequence(KINDS[kind], sizes)
-            windows = _windows_of(kind, sizes)
-            flops = KINDS[kind].flops(sizes)
-            counted = (flops, chain, *reached)
-            yield Row(name, n, sizes.d, *windows, 1, None, None, None, *counted, *made_by)
+            sizes = Sizes(n, PATH_WIDTH, **own)
+            yield {
+                "kind": name,
+                **sizes._asdict(),
+                "batch": 1,
+                "forward_flops": KINDS[kind].flops(sizes),
+                "products_in_sequence": products_in_sequence(KINDS[kind], sizes),
+                **reach(KINDS[kind], sizes, dilated=name == DILATED)._asdict(),
+            }
         log.info("paths of %s", name)
-
-
-def _windows_of(kind: str, sizes: "Sizes") -> tuple[int | None, int | None]:
-    """k and r; None if the kind does not have it."""
-    window = WINDOWS.get(kind)
-    return sizes.k if window == "k" else None, sizes.r if window == "r" else None
-
-
-def batch_rows(plan: Plan) -> int:
-    """Rows of a batch on this machine's device."""
-    import jax
-
-    return plan.batches[jax.default_backend() != "cpu"]
-
-
-def provenance(command: str) -> tuple[str, str, str, str]:
-    """Device, date, revision of the code, command."""
-    import jax
-
-    device = f"{jax.devices()[0].device_kind}, {os.cpu_count()} cores, JAX {jax.__version__}"
-    return device, datetime.date.today().isoformat(), revision(), command
 
 
 def dry_run(plan: Plan, rounds: int) -> str:
     """Markdown table of the points, and an estimate of the time to measure them."""
-    import jax
-
-    from experiments.layer_kinds import KINDS
-
-    batch = batch_rows(plan)
     total = 0.0
     rows = []
     rate, latency = SPEEDS["cpu" if jax.default_backend() == "cpu" else "gpu"]
-    for kind, sizes in points(plan):
-        flops = batch * KINDS[kind].flops(sizes)
+    for kind, sizes in plan.points():
+        flops = plan.batch * KINDS[kind].flops(sizes)
         forward = flops / rate + latency * (sizes.n if kind == "recurrent" else 1)
         for seconds in (forward, 3 * forward):
             total += rounds * min(MOST_CALLS * seconds, max(plan.visit_seconds, seconds))
         total += COMPILE_SECONDS
-        k, r = _windows_of(kind, sizes)
-        of_layer = [f"{sizes.n:,}", f"{sizes.d:,}", str(k or r or "")]
+        of_layer = [f"{sizes.n:,}", f"{sizes.d:,}", str(sizes.k or sizes.r or "")]
         rows.append([kind, *of_layer, f"{flops / 1e9:,.4f}", f"{3e3 * forward:,.2f}"])
     head = ["layer", "n", "d", "k or r", "forward GFLOPs", "forward and backward, ms (a guess)"]
-    words = (
-        f"{len(rows)} points, {batch} rows each, {rounds} rounds: about {total / 60:.1f} minutes."
-    )
-    return f"{markdown_table(head, rows)}\n{words}"
+    size = f"{len(rows)} points, {plan.batch} rows each, {rounds} rounds"
+    return f"{markdown_table(head, rows)}\n{size}: about {total / 60:.1f} minutes.\n"
 
 
 # The command -----------------------------------------------------------------------------------
@@ -261,18 +219,17 @@ def main() -> None:
         print(f"{__doc__.strip()}\n\n{describe_flags(FLAGS)}")
         return
     values = parse_flags("table1_layer_cost", FLAGS, sys.argv[1:], keys=())
-    scale = values["scale"]
-    rounds = values["rounds"]
-    out = Path(values["out"])
+    scale, rounds, out = values["scale"], values["rounds"], Path(values["out"])
     if scale not in PLANS:
         raise UserError(f"--scale={scale} is not one of {', '.join(PLANS)}.")
     if rounds < 1:
         raise UserError(f"--rounds={rounds}: each point needs at least one visit.")
     if values["list"]:
-        print(list_layers(), end="")
+        head = ["layer", "work", "operations in sequence", "longest path"]
+        print(markdown_table(head, [[kind, *claim] for kind, claim in CLAIMS.items()]), end="")
         return
     if values["dry_run"]:
-        print(dry_run(PLANS[scale], rounds))
+        print(dry_run(PLANS[scale], rounds), end="")
         return
     if not values["report"]:
         if scale == "small" and values["out"] == RECORDED:
@@ -282,12 +239,6 @@ def main() -> None:
     report(out)
     print((out / "table.md").read_text(), end="")
     log.info("%s", out / "index.html")
-
-
-def list_layers() -> str:
-    """Markdown table of the kinds, with the paper's complexities."""
-    head = ["layer", "work", "operations in sequence", "longest path"]
-    return markdown_table(head, [[kind, *claim] for kind, claim in CLAIMS.items()])
 
 
 if __name__ == "__main__":
