@@ -9,11 +9,7 @@ import numpy as np
 import pytest
 
 from tests.fixtures.tiny import relative_error, tiny_model
-from transformer_jax.config.checks import check
-from transformer_jax.config.data import DataConfig
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.config.schema import Config
-from transformer_jax.errors import ConfigError
 from transformer_jax.model.axes import unboxed
 from transformer_jax.model.interfaces import Place
 from transformer_jax.model.parameters import init_params
@@ -132,26 +128,6 @@ def test_an_encoder_s_layer_sees_as_many_positions_on_each_side(width):
     of_middle = jax.grad(lambda x: module.apply(variables, x, place, None)[0, 5].sum())(x)
     seen = np.flatnonzero(np.abs(of_middle[0]).max(-1))
     assert seen.tolist() == list(range(5 - width // 2, 6 + width // 2))
-
-
-def test_an_even_width_is_refused():
-    model = ModelConfig(encoder="convolutional", kernel_width=4)
-    with pytest.raises(ConfigError, match=r"kernel_width=4 is even: .*Use 5"):
-        check(Config(model=model, data=DataConfig(source="grammar")))
-
-
-@pytest.mark.parametrize(
-    ("changes", "name"),
-    [
-        ({"score": "dot"}, "score"),
-        ({"positions": "rotary"}, "positions"),
-        ({"attention_memory": "coverage"}, "attention_memory"),
-    ],
-)
-def test_keys_of_parts_that_it_lacks_are_refused(changes, name):
-    model = ModelConfig(encoder="convolutional", decoder="convolutional", **changes)
-    with pytest.raises(ConfigError, match=f"model.{name}=.*changes nothing"):
-        check(Config(model=model, data=DataConfig(source="grammar")))
 
 
 def test_products_begin_with_the_lengths_of_the_paper():

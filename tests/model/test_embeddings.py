@@ -14,11 +14,6 @@ from tests.fixtures.tiny import (
     relative_error,
     tiny_model,
 )
-from transformer_jax.config.checks import check
-from transformer_jax.config.data import DataConfig
-from transformer_jax.config.model import ModelConfig
-from transformer_jax.config.schema import Config
-from transformer_jax.errors import ConfigError
 from transformer_jax.model.axes import unboxed
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.parameters import parameter_count
@@ -77,14 +72,6 @@ def test_fix_norm_makes_every_vector_1_long_as_input_and_for_logits():
     longer = {**params, "embedding": {"table": 3 * params["embedding"]["table"]}}
     of_longer = model.apply({"params": longer}, *inputs)[..., :VOCABULARY]
     assert relative_error(of_longer, logits) < 1e-5
-
-
-def test_fix_norm_needs_one_matrix_of_input_and_output():
-    model = ModelConfig(fix_norm=True, tie_embeddings=False)
-    with pytest.raises(ConfigError, match=r"fix_norm=True.*Set model.tie_embeddings=True"):
-        check(Config(model=model, data=DataConfig(source="grammar")))
-    tied = ModelConfig(fix_norm=True, tie_embeddings=False, tie_output=True)
-    check(Config(model=tied, data=DataConfig(source="grammar")))
 
 
 def test_each_side_has_a_table_of_its_size_and_the_output_is_the_target_s():

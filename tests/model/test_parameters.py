@@ -69,17 +69,48 @@ def test_initial_parameters_are_a_pure_function_of_the_key_with_known_shapes():
     )
 
 
-def test_d_v_is_d_k_in_parameters_and_cache_when_d_k_alone_is_set():
+def test_d_v_is_d_k_in_the_caches_too_when_d_k_alone_is_set():
     model = tiny_model(d_k=5, d_v=None)
-    params = abstract_params(model)
-    for mixer in ("self_attention", "cross_attention"):
-        shapes = {name: leaf.shape for name, leaf in params["decoder_0"][mixer].items()}
-        assert shapes == {**dict.fromkeys(("query", "key", "value"), (12, 3, 5)), "out": (3, 5, 12)}
     sizes = SearchSizes(batch=2, beams=4, length=6, src_length=8)
     (key, value), *_ = model.empty_cache(sizes).written[0]["self_attention"]
     assert key.shape == value.shape == (2, 3, 6, 4, 5)
     (key, value), _ = model.empty_memory(sizes).decoder[0]["cross_attention"]
     assert key.shape == value.shape == (2, 3, 8, 5)
+
+
+# Rows and columns of each matrix together; of all heads where heads have matrices of their own.
+LARGE = {"d_model": 60, "num_heads": 3, "d_k": 40, "d_v": 50, "d_ff": 200, "max_positions": 70}
+SUMS = {
+    **dict.fromkeys(("query", "key"), 60 + 3 * 40),
+    **dict.fromkeys(("value", "out"), 60 + 3 * 50),
+    **dict.fromkeys(("inner", "linear", "outer"), 60 + 200),
+    **dict.fromkeys(("input", "forget"), 60 + 60),
+    "gates": 120 + 120,
+    "table": 40 + 70,
+}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"decoder": "average", "activation": "glu"},
+        {"encoder": "synthesizer", "decoder": "ssru"},
+    ],
+    ids=str,
+)
+def test_matrices_of_layers_start_as_xavier_uniform_and_biases_at_0(changes):
+    """Glorot and Bengio 2010, equation 16."""
+    params = initial(tiny_model(**LARGE, **changes))(jax.random.key(0))
+    layers = {name: layer for name, layer in params.items() if name[-1].isdigit()}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(layers):
+        where = jax.tree_util.keystr(path)
+        if path[-1].key.endswith("bias"):
+            assert not leaf.any(), where
+        elif path[-1].key != "scale":
+            bound = (6 / SUMS[path[-1].key]) ** 0.5
+            assert 0.99 * bound < np.abs(leaf).max() <= bound, where
+            assert np.std(leaf) == pytest.approx(bound / 3**0.5, rel=0.05), where
+            assert np.mean(leaf) == pytest.approx(0, abs=0.05 * bound), where
 
 
 TABLES = {

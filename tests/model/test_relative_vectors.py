@@ -9,11 +9,6 @@ import pytest
 
 from tests.fixtures.references import softmax_by_hand
 from tests.fixtures.tiny import relative_error
-from transformer_jax.config.checks import check
-from transformer_jax.config.data import DataConfig
-from transformer_jax.config.model import ModelConfig
-from transformer_jax.config.schema import Config
-from transformer_jax.errors import ConfigError
 from transformer_jax.model.attention.multi_head import attend
 from transformer_jax.model.attention.normalizers import softmax
 from transformer_jax.model.attention.windows import Blocks
@@ -89,13 +84,3 @@ def test_attention_with_vectors_equals_a_loop_over_every_pair(with_values):
     heads = RELATIVE.values(params, heads, got, of_keys)
     assert relative_error(got, weights) < 1e-6
     assert relative_error(heads, want) < 1e-6
-
-
-@pytest.mark.parametrize("positions", ["relative", "contextual"])
-@pytest.mark.parametrize("score", ["additive", "bilinear", "cosine"])
-def test_a_score_that_is_no_product_of_queries_and_keys_is_refused(score, positions):
-    model = ModelConfig(positions=positions, score=score)
-    config = Config(model=model, data=DataConfig(source="grammar"))
-    words = f"positions='{positions}' with model.score='{score}'.*Use"
-    with pytest.raises(ConfigError, match=words):
-        check(config)

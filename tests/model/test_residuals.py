@@ -9,11 +9,7 @@ import pytest
 
 from tests.fixtures.references import norm_by_hand
 from tests.fixtures.tiny import relative_error, tiny_model
-from transformer_jax.config.checks import check
-from transformer_jax.config.data import DataConfig
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.config.schema import Config
-from transformer_jax.errors import ConfigError
 from transformer_jax.model.interfaces import Side
 from transformer_jax.model.layers.layer import Layer, Residual
 from transformer_jax.model.layers.residuals import deep_constants
@@ -107,21 +103,6 @@ def test_a_layer_of_rezero_is_the_identity_at_first_and_learns_its_weights():
     ]
     assert len(weights) == 2 * 2 + 2 * 3 and not np.any(weights)
     assert "encoder_norm" not in params and "decoder_norm" not in params
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"norm": "deep", "encoder": "recurrent"}, "model.norm='deep' has constants for a Trans"),
-        ({"norm": "deep", "decoder": "convolutional"}, "model.norm='deep' has constants"),
-        ({"norm": "rezero", "norm_kind": "scale"}, "model.norm_kind='scale' changes nothing"),
-        ({"norm": "rezero", "norm_epsilon": 1e-5}, "model.norm_epsilon=1e-05 changes nothing"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(changes, message):
-    with pytest.raises(ConfigError, match=message):
-        check(Config(model=ModelConfig(**changes), data=DataConfig(source="grammar")))
-    check(Config(model=ModelConfig(norm=changes["norm"]), data=DataConfig(source="grammar")))
 
 
 @pytest.mark.parametrize("is_decoder", [False, True])
