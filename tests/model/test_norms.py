@@ -15,35 +15,23 @@ X = DRAW.normal(size=(2, 3, 4)) * 3 + 2
 GAIN, BIAS = DRAW.normal(size=(2, 4))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("epsilon", [1e-6, 1e-3, 0.5])
 @pytest.mark.parametrize("size", [1.0, 1e-3])  # at 1e-3 the variance is near epsilon
-def test_layer_norm_equals_its_equation(size):
-    x = size * X
-    arrays = jnp.float32(x), jnp.float32(GAIN), jnp.float32(BIAS)
-    assert relative_error(layer_norm(*arrays), norm_by_hand(x, GAIN, BIAS)) < 1e-5
-    want = norm_by_hand(x, GAIN, BIAS, epsilon=1e-3)
-    assert relative_error(layer_norm(*arrays, 1e-3), want) < 1e-5
+def test_layer_norm_equals_its_equation(size, epsilon, dtype):
+    """In float32, whatever the type of its input."""
+    x = jnp.asarray(size * X, dtype)
+    got = layer_norm(x, jnp.float32(GAIN), jnp.float32(BIAS), epsilon)
+    assert got.dtype == jnp.float32
+    want = norm_by_hand(np.asarray(x, np.float64), GAIN, BIAS, epsilon)
+    assert relative_error(got, want) < 1e-5
 
 
 def test_a_mean_that_is_large_beside_the_deviation_does_no_harm():
-    x = X + 1e3
-    want = norm_by_hand(np.asarray(jnp.float32(x), np.float64), GAIN, BIAS)
-    assert relative_error(layer_norm(*map(jnp.float32, (x, GAIN, BIAS))), want) < 1e-4
-
-
-def test_layer_norm_of_bfloat16_is_computed_in_float32():
-    x = jnp.asarray(X, jnp.bfloat16)
-    got = layer_norm(x, jnp.float32(GAIN), jnp.float32(BIAS))
-    assert got.dtype == jnp.float32
-    exact = np.asarray(x, np.float64)
-    assert relative_error(got, norm_by_hand(exact, GAIN, BIAS)) < 1e-5
-    got = layer_norm(x, jnp.float32(GAIN), jnp.float32(BIAS), 0.5)
-    assert relative_error(got, norm_by_hand(exact, GAIN, BIAS, epsilon=0.5)) < 1e-5
-
-
-def test_the_module_applies_its_scale_and_its_bias():
     params = {"scale": jnp.float32(GAIN), "bias": jnp.float32(BIAS)}
-    got = LayerNorm().apply({"params": params}, jnp.float32(X))
-    assert relative_error(got, norm_by_hand(X, GAIN, BIAS)) < 1e-5
+    x = jnp.float32(X + 1e3)
+    want = norm_by_hand(np.asarray(x, np.float64), GAIN, BIAS)
+    assert relative_error(LayerNorm().apply({"params": params}, x), want) < 1e-4
 
 
 def test_the_norm_of_narrow_input_has_the_same_value_and_gradients():
@@ -63,37 +51,30 @@ def test_the_norm_of_narrow_input_has_the_same_value_and_gradients():
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("epsilon", [1e-6, 0.5])
-def test_rms_norm_equals_its_equation(epsilon):
-    params = {"params": {"scale": jnp.float32(GAIN)}}
-    want = np.zeros(X.shape)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("norm", "scale", "root"),
+    [
+        (RMSNorm(1e-6), GAIN, lambda x: np.sqrt((x**2).sum() / 4 + 1e-6)),
+        (RMSNorm(0.5), GAIN, lambda x: np.sqrt((x**2).sum() / 4 + 0.5)),
+        (ScaleNorm(), 1.7, lambda x: np.sqrt((x**2).sum())),
+    ],
+    ids=["RMS", "RMS with a large epsilon", "scale"],
+)
+def test_norms_without_a_mean_equal_their_equations(norm, scale, root, dtype):
+    x = jnp.asarray(X, dtype)
+    want = np.asarray(x, np.float64)
     for place in np.ndindex(*X.shape[:-1]):
-        want[place] = X[place] / np.sqrt((X[place] ** 2).sum() / 4 + epsilon) * GAIN
-    assert relative_error(RMSNorm(epsilon).apply(params, jnp.float32(X)), want) < 1e-6
-    rounded = jnp.asarray(X, jnp.bfloat16)
-    narrow = RMSNorm(epsilon).apply(params, rounded)
-    wide = RMSNorm(epsilon).apply(params, rounded.astype(jnp.float32))
-    assert narrow.dtype == jnp.float32 and relative_error(narrow, wide) < 1e-6
-    start = unboxed(RMSNorm().init(jax.random.key(0), jnp.ones((1, 1, 4))))["params"]
-    assert start.keys() == {"scale"} and np.all(start["scale"] == 1)
-
-
-def test_scale_norm_gives_every_vector_one_length():
-    params = {"scale": jnp.float32(1.7)}
-    got = ScaleNorm().apply({"params": params}, jnp.float32(X))
-    want = np.zeros(X.shape)
-    for place in np.ndindex(*X.shape[:-1]):
-        want[place] = 1.7 * X[place] / np.sqrt((X[place] ** 2).sum())
+        want[place] *= scale / root(want[place])
+    got = norm.apply({"params": {"scale": jnp.float32(scale)}}, x)
+    assert got.dtype == jnp.float32
     assert relative_error(got, want) < 1e-6
-    rounded = jnp.asarray(X, jnp.bfloat16)
-    narrow = ScaleNorm().apply({"params": params}, rounded)
-    wide = ScaleNorm().apply({"params": params}, rounded.astype(jnp.float32))
-    assert narrow.dtype == jnp.float32 and relative_error(narrow, wide) < 1e-6
 
 
-def test_scale_norm_begins_with_the_length_of_layer_normalization():
-    start = ScaleNorm().init(jax.random.key(0), jnp.ones((1, 1, 4)))
-    assert float(unboxed(start)["params"]["scale"]) == 2.0
+@pytest.mark.parametrize(("norm", "scale"), [(RMSNorm(), [1.0] * 4), (ScaleNorm(), 2.0)])
+def test_they_begin_with_the_length_of_layer_normalization(norm, scale):
+    start = unboxed(norm.init(jax.random.key(0), jnp.ones((1, 1, 4))))["params"]
+    assert start.keys() == {"scale"} and start["scale"].tolist() == scale
 
 
 def test_scale_norm_of_a_zero_vector_is_zero_with_a_finite_gradient():

@@ -182,6 +182,7 @@ def test_what_changes_nothing_at_0_starts_at_0(table, names):
         ("additive", "vector", 0.0, D_K**-0.5),
         ("relative", "relative_keys", 0.0, (2 / (PLACES + D_K)) ** 0.5),
         ("relative", "relative_values", 0.0, (2 / (PLACES + 60)) ** 0.5),
+        *((name, "stop_bias", -1.0, 0.0) for name in MONOTONIC),
         ("chunkwise", "stop_key", 0.0, (2 / (ENCODED + HEADS_ * D_K)) ** 0.5),
         ("coverage_gru", "from_weight", 0.0, 1.0),
         # Xavier, except that the heads count as places that a unit sees; so it was at first, and a

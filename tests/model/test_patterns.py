@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 import pytest
 
+from tests.fixtures.tiny import place_of
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.attention.patterns import (
     causal,
@@ -14,128 +15,66 @@ from transformer_jax.model.attention.patterns import (
 )
 from transformer_jax.model.interfaces import Place
 
-
-def place(segments, positions):
-    return Place(jnp.array([segments]), jnp.array([positions]))
-
-
-# Sentence 1 has three positions and sentence 2 two, then padding.
-PACKED = place([1, 1, 1, 2, 2, 0], [0, 1, 2, 0, 1, 0])
-ONE = place([1] * 5, [0, 1, 2, 3, 4])
+PACKED = place_of([3, 2], length=6)  # then padding
+ONE = place_of([5])
+SEVEN = place_of([7])
+NEWEST = Place(jnp.array([[1]]), jnp.array([[2]]))  # what search asks for, at position 2
+PAST = "10000 11000 11100 11110 11111"
 
 
-def table(mask):
+def rows(mask):
+    """The keys that each query sees, of one row: a word of 0 and 1 for each query."""
     assert mask.ndim == 4 and mask.shape[:2] == (1, 1)
-    return mask[0, 0].astype(int).tolist()
-
-
-def test_segments_attend_within_themselves_and_never_to_padding():
-    query = place([1, 2, 2, 0], [0, 0, 1, 0])
-    key = place([1, 1, 2, 0, 0], [0, 1, 0, 0, 0])
-    assert table(same_sentence(query, key)) == [
-        [1, 1, 0, 0, 0],
-        [0, 0, 1, 0, 0],
-        [0, 0, 1, 0, 0],
-        [0, 0, 0, 0, 0],
-    ]
-
-
-def test_each_row_has_its_own_sentences():
-    rows = Place(jnp.array([[1, 1], [1, 2]]), jnp.array([[0, 1], [0, 0]]))
-    mask = same_sentence(rows, rows)
-    assert mask[:, 0].astype(int).tolist() == [[[1, 1], [1, 1]], [[1, 0], [0, 1]]]
-
-
-def test_the_causal_pattern_shows_a_position_itself_and_its_past():
-    one = place([1, 1, 1], [0, 1, 2])
-    assert table(causal(one, one)) == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
-
-
-def test_the_causal_pattern_asks_positions_in_the_sentence_as_search_does():
-    newest = place([1], [2])
-    assert table(causal(newest, ONE)) == [[1, 1, 1, 0, 0]]
-
-
-def test_causal_self_attention_of_a_packed_row():
-    assert table(mask_of((same_sentence, causal), PACKED, PACKED)) == [
-        [1, 0, 0, 0, 0, 0],
-        [1, 1, 0, 0, 0, 0],
-        [1, 1, 1, 0, 0, 0],
-        [0, 0, 0, 1, 0, 0],
-        [0, 0, 0, 1, 1, 0],
-        [0, 0, 0, 0, 0, 0],
-    ]
+    return " ".join("".join(map(str, query)) for query in mask[0, 0].astype(int).tolist())
 
 
 @pytest.mark.parametrize(
-    ("reach", "want"),
+    ("patterns", "query", "key", "want"),
     [
-        (0, [[1, 0, 0, 0, 0], [0, 1, 0, 0, 0], [0, 0, 1, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 0, 1]]),
-        (1, [[1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [0, 1, 1, 1, 0], [0, 0, 1, 1, 1], [0, 0, 0, 1, 1]]),
-        (3, [[1, 1, 1, 1, 0], [1, 1, 1, 1, 1], [1, 1, 1, 1, 1], [1, 1, 1, 1, 1], [0, 1, 1, 1, 1]]),
+        ([same_sentence], place_of([1, 2], length=4), PACKED, "111000 000110 000110 000000"),
+        ([causal], ONE, ONE, PAST),
+        ([causal], NEWEST, ONE, "11100"),
+        ([same_sentence, causal], PACKED, PACKED, "100000 110000 111000 000100 000110 000000"),
+        ([within(0)], ONE, ONE, "10000 01000 00100 00010 00001"),
+        ([within(1)], ONE, ONE, "11000 11100 01110 00111 00011"),
+        ([within(3)], ONE, ONE, "11110 11111 11111 11111 01111"),
+        # The two positions beside a query, and those 3 and 6 away.
+        ([strided(3)], SEVEN, SEVEN, "1111001 1111100 1111110 1111111 0111111 0011111 1001111"),
     ],
 )
-def test_within_allows_positions_at_most_that_far_apart_on_both_sides(reach, want):
-    assert table(within(reach)(ONE, ONE)) == want
+def test_the_keys_that_each_query_sees(patterns, query, key, want):
+    assert rows(mask_of(patterns, query, key)) == want
 
 
-def test_strided_attention_sees_near_positions_and_each_stride_th_one():
-    """Rows are queries. A stride of 3: the two positions beside a query, and those 3 and 6 away."""
-    seven = Place(jnp.ones((1, 7), jnp.int32), jnp.arange(7)[None])
-    want = [[abs(i - j) in (0, 1, 2, 3, 6) for j in range(7)] for i in range(7)]
-    assert table(strided(3)(seven, seven)) == want
-    for is_decoder in (False, True):
-        config = ModelConfig(pattern="strided", stride=3)
-        allowed = [
-            [x and (j <= i or not is_decoder) for j, x in enumerate(row)]
-            for i, row in enumerate(want)
-        ]
-        assert table(mask_of(self_patterns(config, is_decoder), seven, seven)) == allowed
+@pytest.mark.parametrize(
+    ("changes", "is_decoder", "place", "want"),
+    [
+        ({}, False, PACKED, "111000 111000 111000 000110 000110 000000"),
+        ({}, True, ONE, PAST),
+        ({"window": 3}, False, ONE, "11000 11100 01110 00111 00011"),
+        ({"window": 3}, True, ONE, "10000 11000 11100 01110 00111"),
+        ({"window": 3}, False, PACKED, "110000 111000 011000 000110 000110 000000"),
+        (
+            {"pattern": "strided", "stride": 3},
+            False,
+            SEVEN,
+            "1111001 1111100 1111110 1111111 0111111 0011111 1001111",
+        ),
+        (
+            {"pattern": "strided", "stride": 3},
+            True,
+            SEVEN,
+            "1000000 1100000 1110000 1111000 0111100 0011110 1001111",
+        ),
+    ],
+)
+def test_the_encoder_sees_around_a_query_and_the_decoder_its_past(changes, is_decoder, place, want):
+    """A window is around the query in the encoder and ends at it in the decoder."""
+    patterns = self_patterns(ModelConfig(**changes), is_decoder)
+    assert rows(mask_of(patterns, place, place)) == want
 
 
-def test_without_a_window_the_encoder_sees_the_sentence_and_the_decoder_its_past():
-    config = ModelConfig()
-    assert table(mask_of(self_patterns(config, is_decoder=False), PACKED, PACKED)) == [
-        [1, 1, 1, 0, 0, 0],
-        [1, 1, 1, 0, 0, 0],
-        [1, 1, 1, 0, 0, 0],
-        [0, 0, 0, 1, 1, 0],
-        [0, 0, 0, 1, 1, 0],
-        [0, 0, 0, 0, 0, 0],
-    ]
-    assert table(mask_of(self_patterns(config, is_decoder=True), ONE, ONE)) == [
-        [1, 0, 0, 0, 0],
-        [1, 1, 0, 0, 0],
-        [1, 1, 1, 0, 0],
-        [1, 1, 1, 1, 0],
-        [1, 1, 1, 1, 1],
-    ]
-
-
-def test_a_window_of_three_is_around_the_query_in_the_encoder_and_ends_at_it_in_the_decoder():
-    config = ModelConfig(window=3)
-    assert table(mask_of(self_patterns(config, is_decoder=False), ONE, ONE)) == [
-        [1, 1, 0, 0, 0],
-        [1, 1, 1, 0, 0],
-        [0, 1, 1, 1, 0],
-        [0, 0, 1, 1, 1],
-        [0, 0, 0, 1, 1],
-    ]
-    assert table(mask_of(self_patterns(config, is_decoder=True), ONE, ONE)) == [
-        [1, 0, 0, 0, 0],
-        [1, 1, 0, 0, 0],
-        [1, 1, 1, 0, 0],
-        [0, 1, 1, 1, 0],
-        [0, 0, 1, 1, 1],
-    ]
-
-
-def test_a_window_never_reaches_into_the_next_sentence_of_the_row():
-    assert table(mask_of(self_patterns(ModelConfig(window=3), False), PACKED, PACKED)) == [
-        [1, 1, 0, 0, 0, 0],
-        [1, 1, 1, 0, 0, 0],
-        [0, 1, 1, 0, 0, 0],
-        [0, 0, 0, 1, 1, 0],
-        [0, 0, 0, 1, 1, 0],
-        [0, 0, 0, 0, 0, 0],
-    ]
+def test_each_row_has_its_own_sentences():
+    place = place_of([2], [1, 1])
+    mask = same_sentence(place, place)
+    assert mask[:, 0].astype(int).tolist() == [[[1, 1], [1, 1]], [[1, 0], [0, 1]]]

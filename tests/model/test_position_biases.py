@@ -7,14 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.fixtures.tiny import lay_out, model_inputs, random_pairs, random_params, tiny_model
+from tests.fixtures.tiny import batch_of, model_inputs, random_params, tiny_model
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.positions.biases import (
     BUCKETS,
     POSITION_BIASES,
     bucket_bias,
     bucket_of,
-    first_distances,
     linear_bias,
     logarithmic_bias,
     slopes,
@@ -68,12 +67,6 @@ def test_buckets_are_those_of_the_authors(causal):
     assert got.min() == 0
     assert got.max() == BUCKETS - 1
     assert set(got) == set(range(BUCKETS)) - ({BUCKETS // 2} if not causal else set())
-
-
-def test_the_first_distances_of_32_buckets():
-    exact = [*range(16)]
-    wide = [16, 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99, 113]
-    assert list(first_distances(32, 128)) == exact + wide
 
 
 def test_a_bucket_s_bias_is_its_row_of_the_table():
@@ -137,7 +130,7 @@ def test_the_encoder_s_buckets_are_of_both_sides_and_the_decoder_s_of_the_past()
     """Distance 8 is in bucket 8 of 16 on each side, or of 32; distance 9 is in 8 or in 9."""
     model = tiny_model(positions="t5", num_layers=1)
     params = random_params(model)
-    inputs = model_inputs(lay_out(random_pairs(0, [(11, 10)]), [[0]], 11, 10))
+    inputs = model_inputs(batch_of((11, 10)))
 
     def total(params):
         return (model.apply({"params": params}, *inputs) ** 2).sum()

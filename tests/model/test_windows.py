@@ -10,8 +10,10 @@ from jax.extend.core import jaxprs_in_params
 
 from tests.fixtures.tiny import (
     VOCABULARY,
+    batch_of,
     lay_out,
     model_inputs,
+    place_of,
     random_pairs,
     random_params,
     relative_error,
@@ -20,25 +22,13 @@ from tests.fixtures.tiny import (
 from tests.model.configs import DISTANCES
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.attention.multi_head import attend
-from transformer_jax.model.attention.patterns import config_of_layer, self_patterns
+from transformer_jax.model.attention.patterns import self_patterns
 from transformer_jax.model.attention.windows import SHORTEST_BLOCK, Blocks, blocks_of
-from transformer_jax.model.interfaces import Place
 from transformer_jax.model.parameters import abstract_params
 from transformer_jax.text.batches import Packed
 
 B, H, K = 2, 3, 4
 SIDES = pytest.mark.parametrize("is_decoder", [False, True])
-
-
-def place_of_sentences(lengths, length):
-    """Sentences of these lengths one after the other, then padding, in each of two rows."""
-    segments, positions = np.zeros((2, B, length), np.int32)
-    for row, own in enumerate((lengths, lengths[::-1])):
-        ends = np.cumsum([0, *own])
-        for n, (begin, end) in enumerate(zip(ends[:-1], ends[1:], strict=True), start=1):
-            segments[row, begin:end] = n
-            positions[row, begin:end] = range(end - begin)
-    return Place(jnp.asarray(segments), jnp.asarray(positions))
 
 
 def test_blocks_by_hand():
@@ -60,7 +50,8 @@ def test_blocks_give_what_a_mask_over_the_whole_row_gives(window, length, is_dec
     query, key, value = (
         jnp.asarray(draw.normal(size=(B, length, H, K)), jnp.float32) for _ in range(3)
     )
-    place = place_of_sentences([length // 2, length // 4, length // 5], length)
+    lengths = [length // 2, length // 4, length // 5]
+    place = place_of(lengths, lengths[::-1], length=length)
     blocks = blocks_of(config, length, is_decoder)
     assert blocks.number > 1 or length < 3 * window
 
@@ -116,45 +107,30 @@ def test_no_array_of_a_training_step_has_a_number_for_each_pair_of_positions(pos
     assert largest() < length * length / 4 < length * length <= largest(window=None)
 
 
-@pytest.mark.parametrize(("every", "furthest"), [(None, 4), (2, 19), (3, 4)])
-def test_each_nth_layer_sees_the_whole_row(every, furthest):
-    """Two layers with a window of 5 reach 4 positions; a global one reaches the row's end."""
-    model = tiny_model(window=5, global_every=every, num_encoder_layers=2, num_decoder_layers=3)
-    batch = lay_out(random_pairs(0, [(20, 3)]), [[0]], 20, 4)
+@SIDES
+@pytest.mark.parametrize(("every", "reach"), [(None, 8), (2, 31), (3, 8)])
+def test_each_nth_layer_from_the_first_sees_the_whole_row(every, reach, is_decoder):
+    """The past of the last position, in blocks: two layers with a window of 5 see 8 before it.
+
+    A layer of the encoder sees 2 of them, and as many after it.
+    """
+    depths = {"num_encoder_layers": 2, "num_decoder_layers": 2}
+    model = tiny_model(window=5, global_every=every, **depths)
+    batch = batch_of((32, 32))
     variables = {"params": random_params(model)}
-
-    @jax.jit
-    def first(ids):
-        return model.apply(variables, batch.src._replace(ids=ids), method="encode")[0, 0]
-
-    ids = jnp.asarray(batch.src.ids)
-    seen = [
-        n for n in range(20) if (first(ids.at[0, n].set(4)) != first(ids.at[0, n].set(5))).any()
-    ]
-    assert seen == list(range(furthest + 1))
-
-
-@pytest.mark.parametrize(("every", "first"), [(None, 23), (2, 0), (3, 23)])
-def test_each_nth_layer_of_the_decoder_sees_the_whole_past(every, first):
-    """In blocks; two layers with a window of 5 see 8 positions before the last one, 31."""
-    model = tiny_model(window=5, global_every=every, num_encoder_layers=3, num_decoder_layers=2)
-    batch = lay_out(random_pairs(0, [(3, 32)]), [[0]], 4, 32)
-    variables = {"params": random_params(model)}
-    encoded = model.apply(variables, batch.src, method="encode")
 
     @jax.jit
     def last(ids):
+        if not is_decoder:
+            return model.apply(variables, batch.src._replace(ids=ids), method="encode")[0, 31]
         target = batch.tgt._replace(ids=ids)
+        encoded = jnp.zeros((1, 32, 12))
         return model.apply(variables, encoded, batch.src, target, method="decode")[0][0, 31]
 
-    ids = jnp.asarray(batch.tgt.ids)
+    ids = jnp.asarray(batch[is_decoder].ids)
     both = [[last(ids.at[0, n].set(word)) for word in (4, 5)] for n in range(32)]
+    first = 31 - (reach if is_decoder or reach == 31 else reach // 2)
     assert [n for n, (x, y) in enumerate(both) if (x != y).any()] == list(range(first, 32))
-
-
-def test_the_number_of_a_global_layer_counts_from_1():
-    config = ModelConfig(window=5, global_every=3)
-    assert [config_of_layer(config, n).window for n in range(6)] == [5, 5, None, 5, 5, None]
 
 
 @pytest.mark.slow("compiles models twice")

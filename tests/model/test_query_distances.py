@@ -1,4 +1,4 @@
-"""Contextual positions (Golovneva et al. 2024), against loops over every pair in float64."""
+"""Vectors of distances (Shaw et al. 2018) and contextual positions (Golovneva et al. 2024)."""
 
 import functools
 import math
@@ -14,7 +14,14 @@ from transformer_jax.model.attention.multi_head import attend
 from transformer_jax.model.attention.normalizers import softmax
 from transformer_jax.model.attention.windows import Blocks
 from transformer_jax.model.positions.contextual import CONTEXTUAL, between, counts
-from transformer_jax.model.positions.query_distances import in_cache, in_row, with_term
+from transformer_jax.model.positions.query_distances import (
+    in_cache,
+    in_row,
+    products,
+    spread_in_cache,
+    spread_in_row,
+    with_term,
+)
 
 B, L, H, K, REACH = 2, 6, 3, 4, 2
 DRAW = np.random.default_rng(4)
@@ -97,3 +104,37 @@ def test_at_first_they_change_nothing():
     mask = MASKS["causal"][None, None]
     got, _ = attend(query, key, value, mask, normalize=normalize)
     np.testing.assert_array_equal(got, attend(query, key, value, mask)[0])
+
+
+# Relative vectors; tests/model/test_mixers.py has the attention with them.
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "behind", "reach"),
+    [(5, 5, 0, 2), (5, 5, 0, 9), (1, 1, 0, 1), (4, 9, 3, 2), (4, 9, 5, 30), (7, 2, 0, 3)],
+)
+def test_a_row_s_keys_get_the_number_of_their_distance(queries, keys, behind, reach):
+    x = DRAW.normal(size=(B, H, queries, 2 * reach + 1)).astype(np.float32)
+    got = spread_in_row(jnp.asarray(x), keys, behind)
+    assert got.shape == (B, H, queries, keys)
+    for i, m in np.ndindex(queries, keys):
+        distance = np.clip(m - i - behind, -reach, reach)
+        np.testing.assert_array_equal(got[:, :, i, m], x[:, :, i, distance + reach])
+
+
+def test_a_cache_s_keys_get_the_number_of_their_distance():
+    x = DRAW.normal(size=(B, H, 2, 5)).astype(np.float32)
+    distance = np.array([[-4, -1, 0, 1], [-2, 3, 2, -1]])
+    got = spread_in_cache(jnp.asarray(x), jnp.asarray(distance))
+    for b, m in np.ndindex(B, 4):
+        want = x[b, :, :, np.clip(distance[b, m], -2, 2) + 2]
+        np.testing.assert_array_equal(got[b, :, :, m], want)
+
+
+def test_products_of_bfloat16_are_float32():
+    query, vectors = (DRAW.normal(size=shape) for shape in ((B, 3, H, K), (5, K)))
+    narrow = [jnp.asarray(x, jnp.bfloat16) for x in (query, vectors)]
+    got = products(*narrow)
+    exact = [np.asarray(x, np.float64) for x in narrow]
+    assert got.dtype == jnp.float32
+    assert relative_error(got, np.einsum("blhk,ck->bhlc", *exact)) < 1e-6
