@@ -1,4 +1,4 @@
-"""The feed-forward network and residuals against float64 references."""
+"""The feed-forward network and residuals against float64 references and the papers' constants."""
 
 import math
 import re
@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 
 from tests.fixtures.references import norm_by_hand
-from tests.fixtures.tiny import relative_error
+from tests.fixtures.tiny import relative_error, tiny_model
 from transformer_jax.config.model import ModelConfig
+from transformer_jax.model.interfaces import Side
 from transformer_jax.model.layers.feed_forward import ACTIVATIONS, FeedForward
-from transformer_jax.model.layers.layer import Residual
+from transformer_jax.model.layers.layer import Layer, Residual
+from transformer_jax.model.layers.residuals import deep_constants
+from transformer_jax.model.parameters import init_params
 
 B, L, D, F = 2, 3, 4, 5
 DRAW = np.random.default_rng(2)
@@ -58,40 +61,112 @@ def test_feed_forward_equals_equation_2(activation):
     assert relative_error(got, want) < 1e-6
 
 
-def residual(norm, rows=None, dropout=0.0, sublayer=lambda x: x**2 + 1.0, **keys):
-    params = {"norm": {"scale": jnp.float32(GAIN), "bias": jnp.float32(BIAS)}}
-    got, beside = Residual(ModelConfig(d_model=D, norm=norm, dropout=dropout, **keys)).apply(
-        {"params": params},
-        jnp.float32(X),
+EPSILON = 0.5
+NORM = {"norm": {"scale": GAIN, "bias": BIAS}}
+DEPTHS = {"num_encoder_layers": 5, "num_decoder_layers": 3}  # N and M
+OUTPUT = X**2 + 1
+
+
+def residual(norm, params=NORM, is_decoder=False, sublayer=lambda x: x**2 + 1.0, **changes):
+    keys = {"norm_epsilon": EPSILON, "dropout": 0.0, **DEPTHS, **changes}
+    config = ModelConfig(d_model=D, norm=norm, **keys)
+    got, beside = Residual(config, is_decoder=is_decoder).apply(
+        {"params": jax.tree.map(jnp.float32, params)},
+        jnp.asarray(X, config.residual_dtype),
         lambda x: (sublayer(x), "weights"),
-        rows,
+        jnp.arange(B) if config.dropout else None,
         rngs={"dropout": jax.random.key(3)},
     )
     assert beside == "weights"  # what the sub-layer gives beside its output passes through
-    return np.asarray(got)
+    return np.asarray(got, np.float64)
 
 
-@pytest.mark.parametrize("epsilon", [1e-6, 0.5])
-def test_post_norm_normalizes_the_sum(epsilon):
-    want = norm_by_hand(X + X**2 + 1, GAIN, BIAS, epsilon)
-    assert relative_error(residual("post", norm_epsilon=epsilon), want) < 1e-5
+def normed(x):
+    return norm_by_hand(x, GAIN, BIAS, EPSILON)
 
 
-def test_pre_norm_normalizes_the_sublayers_input_alone():
-    assert relative_error(residual("pre"), X + norm_by_hand(X, GAIN, BIAS) ** 2 + 1) < 1e-5
+@pytest.mark.parametrize(
+    ("norm", "params", "is_decoder", "want"),
+    [
+        ("post", NORM, False, normed(X + OUTPUT)),
+        ("pre", NORM, False, X + normed(X) ** 2 + 1),
+        ("deep", NORM, False, normed(0.81 * (5**4 * 3) ** 0.0625 * X + OUTPUT)),
+        ("deep", NORM, True, normed((3 * 3) ** 0.25 * X + OUTPUT)),
+        ("rezero", {"weight": -0.7}, False, X - 0.7 * OUTPUT),
+    ],
+    ids=["post", "pre", "deep, encoder", "deep, decoder", "rezero"],
+)
+def test_a_residual_equals_its_equation(norm, params, is_decoder, want):
+    assert relative_error(residual(norm, params, is_decoder), want) < 1e-5
 
 
-def test_dropout_falls_on_the_sublayers_output_not_on_the_residual():
-    added = residual("pre", rows=jnp.arange(B), dropout=0.5) - np.float32(X)
+@pytest.mark.parametrize(
+    ("norm", "params", "output"),
+    [("pre", NORM, normed(X) ** 2 + 1), ("rezero", {"weight": 0.5}, 0.5 * OUTPUT)],
+)
+def test_dropout_falls_on_the_sublayers_output_not_on_the_residual(norm, params, output):
+    added = residual(norm, params, dropout=0.5) - np.float32(X)
     dropped = added == 0
     assert 0 < dropped.sum() < dropped.size
-    whole = norm_by_hand(X, GAIN, BIAS) ** 2 + 1
-    np.testing.assert_allclose(added[~dropped], 2 * whole[~dropped], rtol=1e-4)
+    np.testing.assert_allclose(added[~dropped], 2 * output[~dropped], rtol=1e-4)
 
 
 def test_dropout_never_falls_on_the_residual_of_post_norm_either():
-    kept = residual("post", rows=jnp.arange(B), dropout=0.5, sublayer=jnp.zeros_like)
-    assert relative_error(kept, norm_by_hand(X, GAIN, BIAS)) < 1e-5
+    kept = residual("post", dropout=0.5, sublayer=jnp.zeros_like)
+    assert relative_error(kept, normed(X)) < 1e-5
+
+
+def test_narrow_residuals_are_multiplied_in_float32():
+    """Rounding alpha x to bfloat16 once more would be seen in the sum."""
+    got = residual("deep", residual_dtype="bfloat16")
+    x = np.asarray(jnp.asarray(X, "bfloat16"), np.float64)
+    y = np.asarray(jnp.asarray(x, "bfloat16") ** 2 + 1, np.float64)
+    total = jnp.float32(0.81 * (5**4 * 3) ** 0.0625 * x + y).astype("bfloat16")
+    want = normed(np.asarray(total, np.float64))
+    want = np.asarray(jnp.asarray(want, "bfloat16"), np.float64)
+    np.testing.assert_allclose(got, want, rtol=2**-7)
+
+
+def test_the_constants_are_those_of_the_paper():
+    """Figure 2, for 18 and 18 layers."""
+    config = ModelConfig(num_layers=18)
+    assert deep_constants(config, False) == pytest.approx((1.9987, 0.35259), rel=1e-4)
+    assert deep_constants(config, True) == pytest.approx((54**0.25, 216**-0.25), rel=1e-9)
+
+
+@pytest.mark.parametrize("activation", ["relu", "glu"])  # glu: one of both inner matrices
+def test_deep_norm_multiplies_the_initial_values_of_four_matrices_by_beta(activation):
+    key = jax.random.key(0)
+    changes = {"activation": activation, **DEPTHS}
+    deep, post = (init_params(tiny_model(norm=norm, **changes), key) for norm in ("deep", "post"))
+    seen = set()
+    paths = jax.tree_util.tree_leaves_with_path(post)
+    for (path, leaf), other in zip(paths, jax.tree.leaves(deep), strict=True):
+        where = jax.tree_util.keystr(path, simple=True, separator=".")
+        factor = 1.0
+        if re.search(r"(feed_forward\.(inner|outer)|attention\.(value|out))$", where):
+            is_decoder = where.startswith("decoder")
+            factor = (12 * 3) ** -0.25 if is_decoder else 0.87 * (5**4 * 3) ** -0.0625
+            seen.add((is_decoder, path[-1].key))
+        np.testing.assert_allclose(other, factor * leaf, rtol=1e-6, err_msg=where)
+    assert len(seen) == 8
+    assert jax.tree.structure(deep) == jax.tree.structure(post), "no norm more at the end"
+
+
+def test_a_layer_of_rezero_is_the_identity_at_first_and_learns_its_weights():
+    params = init_params(tiny_model(norm="rezero"), jax.random.key(0))
+    weights = [
+        leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params) if "weight" in str(path)
+    ]
+    assert len(weights) == 2 * 2 + 2 * 3 and not np.any(weights)
+    assert "encoder_norm" not in params and "decoder_norm" not in params
+
+
+@pytest.mark.parametrize("is_decoder", [False, True])
+def test_a_layer_of_the_decoder_has_the_decoder_s_constants(is_decoder):
+    config = ModelConfig(norm="deep", d_model=8, num_heads=2, d_ff=4)
+    layer = Layer(config, ("feed_forward",), Side(is_decoder)).bind({})
+    assert layer.feed_forward_residual.is_decoder == is_decoder
 
 
 class Residuals(nn.Module):

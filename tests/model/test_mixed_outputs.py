@@ -30,8 +30,10 @@ DRAW = np.random.default_rng(8)
 
 def side(*rows, length):
     """Sentences of few subwords, so that they repeat."""
-    segments, positions = map(np.asarray, place_of(*rows, length=length))
-    return Packed(np.where(segments, DRAW.integers(4, 7, segments.shape), 0), segments, positions)
+    place = place_of(*rows, length=length)
+    segments = np.asarray(place.segments)
+    ids = np.where(segments, DRAW.integers(4, 7, segments.shape), 0)
+    return Packed(ids, segments, np.asarray(place.positions))
 
 
 SOURCE = side([3, 2], [2], length=M)
