@@ -6,7 +6,7 @@ import pytest
 from scipy.special import expit
 
 from tests.fixtures.references import softmax_by_hand
-from tests.fixtures.tiny import drawn, relative_error
+from tests.fixtures.tiny import drawn_params, relative_error
 from transformer_jax.model.attention.memories import ATTENTION_MEMORIES, COVERAGE_SIZE, SIZES
 from transformer_jax.model.attention.stateful_normalizers import Scored, Source, weights_of_all
 
@@ -24,7 +24,7 @@ BEGINS = np.array([[1, 0, 1, 0, 0], [1, 0, 0, 0, 1]], bool)  # where a sentence 
 SOURCE = Source(ENCODED, WORDS)
 AXES = {"heads": H, "encoded": E, "d_k": K, "d_model": D, **SIZES}
 BY_NAME = {
-    name: drawn(memory.parameters, AXES, DRAW) for name, memory in ATTENTION_MEMORIES.items()
+    name: drawn_params(memory.parameters, AXES, DRAW) for name, memory in ATTENTION_MEMORIES.items()
 }
 
 

@@ -25,7 +25,6 @@ from transformer_jax.model.sides.convolutional import (
     ConvolutionalEncoder,
     ConvolutionalLayer,
     LayerContext,
-    around,
 )
 
 FIXTURE = Path(__file__).parent.parent / "fixtures" / "convolutional.npz"
@@ -90,15 +89,6 @@ def test_outputs_and_gradients_equal_pytorch_s():
     paths = jax.tree_util.tree_leaves_with_path(want)
     for (path, gradient), found in zip(paths, jax.tree.leaves(got), strict=True):
         np.testing.assert_allclose(found, gradient, rtol=1e-4, atol=1e-4, err_msg=str(path))
-
-
-def test_a_convolution_sees_its_own_sentence_alone():
-    x = jnp.arange(1.0, 6.0).reshape(1, 5, 1)
-    segments = jnp.array([[1, 1, 2, 2, 0]])
-    middle = around(x, segments, 1, 1)[0].tolist()
-    assert middle == [[0, 1, 2], [1, 2, 0], [0, 3, 4], [3, 4, 0], [0, 0, 0]]
-    past = around(x, segments, 2, 0)[0].tolist()
-    assert past == [[0, 0, 1], [0, 1, 2], [0, 0, 3], [0, 3, 4], [0, 0, 0]]
 
 
 def test_the_variance_of_a_layer_is_that_of_its_input_at_first():

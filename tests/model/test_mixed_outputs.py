@@ -10,8 +10,7 @@ import pytest
 from scipy.special import expit, softmax
 
 from tests.fixtures.references import along_a_direction
-from tests.fixtures.tiny import drawn as params_of
-from tests.fixtures.tiny import place_of
+from tests.fixtures.tiny import drawn_params, place_of
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.interfaces import Given
 from transformer_jax.model.outputs import mixed_loss
@@ -68,7 +67,7 @@ def drawn(name, **changes):
         table_VD=draw.normal(size=(PADDED, D)),
         encoded_BME=draw.normal(size=(B, M, E)),
         watched_BLM=raw_BLM / sums_BL1,
-        params=jax.tree.map(np.float64, params_of(out.parameters, sizes, draw)),
+        params=jax.tree.map(np.float64, drawn_params(out.parameters, sizes, draw)),
     )
 
 

@@ -201,20 +201,6 @@ def test_a_probability_of_a_half_stops_a_head_and_nowhere_to_stop_leaves_it_wher
     assert here.astype(int).tolist() == [[0, 1, 0], [0, 0, 0]]
 
 
-@pytest.mark.parametrize("name", MONOTONIC)
-def test_certain_decisions_are_the_same_in_training_and_beyond_it(name):
-    """Energies of about 1e4 or -1e4, so that p is 1 or 0."""
-    params = parameters(name)
-    if name in WIDTHS:
-        params = {"stop_key": 1e5 * params["stop_key"], "stop_bias": 1e5 * params["stop_bias"]}
-        args = scored(name, params)
-    else:
-        args = scored(name, params, np.where(SCORES > 0.4, 1e4, -1e4).astype(np.float32))
-    weights = hard(name, params, args)
-    assert len(np.unique(weights.argmax(-1))) > 3
-    np.testing.assert_allclose(soft(name, params, args), weights, atol=1e-6)
-
-
 @pytest.mark.parametrize("name", WIDTHS)
 def test_scores_that_differ_by_thousands_neither_overflow_nor_vanish(name):
     """A head that is certain to stop at a position of low scores still has weights of sum 1."""

@@ -1,19 +1,15 @@
 """Scores to weights, against slow float64 references."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from tests.fixtures.references import along_a_direction, softmax_by_hand
-from tests.fixtures.tiny import drawn, relative_error
+from tests.fixtures.tiny import drawn_params, relative_error
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model.attention.multi_head import attend
 from transformer_jax.model.attention.normalizers import (
     NORMALIZERS,
-    differential,
     normed_pairs,
     softmax,
     sparsemax,
@@ -26,7 +22,7 @@ MASK = DRAW.random((B, 1, L, M)) < 0.6
 MASK[..., 0] = True  # each query may attend to something
 MASKS = {"of a row": MASK, "of each head": DRAW.random((B, H, L, M)) < 0.9, "everything": True}
 PARAMS = {
-    name: drawn(entry.parameters, {"heads": H, "d_v": 1}, DRAW)
+    name: drawn_params(entry.parameters, {"heads": H, "d_v": 1}, DRAW)
     for name, entry in NORMALIZERS.items()
 }
 EVERY = pytest.mark.parametrize("name", NORMALIZERS)
@@ -201,29 +197,6 @@ def test_talking_heads_start_as_the_softmax():
     }
     got = normalize("talking_heads", first, SCORES, MASK)
     np.testing.assert_array_equal(got, softmax(SCORES, MASK))
-
-
-def test_a_pair_of_heads_is_one_head_of_the_differential_transformer():
-    """Equation 1 of Ye et al. 2024: two groups of queries and keys, and values twice as wide."""
-    d, v = 3, 6
-    query, key, value = (
-        DRAW.normal(size=(B, length, H, last)).astype(np.float32)
-        for length, last in ((L, d), (M, d), (M, v))
-    )
-    lambdas = PARAMS["differential"]["lambda"]
-    same = {"lambda": np.repeat(lambdas[::2], 2)}  # one number for a pair, as there
-    want = np.zeros((B, L, H // 2, 2 * v))
-    for b, i, p in np.ndindex(want.shape[:3]):
-        maps = []
-        for h in (2 * p, 2 * p + 1):
-            scores = key[b, :, h].astype(np.float64) @ query[b, i, h] / np.sqrt(d)
-            powers = np.where(MASK[b, 0, i], np.exp(scores), 0)
-            maps.append(powers / powers.sum())
-        wide = np.concatenate([value[b, :, 2 * p], value[b, :, 2 * p + 1]], axis=-1)
-        want[b, i, p] = (maps[0] - same["lambda"][2 * p] * maps[1]) @ wide
-    normalize = functools.partial(differential, same)
-    got, _ = attend(query, key, value, MASK, normalize=normalize)
-    assert relative_error(got.reshape(want.shape), want) < 1e-6
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

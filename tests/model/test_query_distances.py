@@ -1,6 +1,8 @@
-"""Vectors of distances (Shaw et al. 2018) and contextual positions (Golovneva et al. 2024)."""
+"""Vectors of distances (Shaw et al. 2018) and contextual positions (Golovneva et al. 2024).
 
-import functools
+tests/model/test_mixers.py has attention with vectors of distances.
+"""
+
 import math
 
 import jax
@@ -13,12 +15,10 @@ from tests.fixtures.tiny import relative_error
 from transformer_jax.model.attention.multi_head import attend
 from transformer_jax.model.attention.normalizers import softmax
 from transformer_jax.model.attention.windows import Blocks
-from transformer_jax.model.positions.contextual import CONTEXTUAL, between, counts
+from transformer_jax.model.positions.contextual import CONTEXTUAL, between
 from transformer_jax.model.positions.query_distances import (
-    in_cache,
     in_row,
     products,
-    spread_in_cache,
     spread_in_row,
     with_term,
 )
@@ -68,24 +68,6 @@ def test_attention_equals_a_loop_over_every_pair(name):
     assert CONTEXTUAL.values(params, heads, got, of_keys) is heads
 
 
-def test_a_key_s_position_is_the_sum_of_the_gates_from_it_to_the_query():
-    """Gates of 1/2, 1/2, 0 (masked), and 1/2 for the third query of four; by hand."""
-    mask = np.array([True, True, False, True])
-    of_query = np.arange(4) - 2
-    got = counts(jnp.zeros((1, 1, 1, 4)), mask, jnp.asarray(of_query)[None])[0, 0, 0]
-    np.testing.assert_array_equal(got, [-1.0, -0.5, 0.0, 0.5])
-
-
-def test_search_counts_a_hypothesis_s_own_past_and_no_other_key():
-    """Two beam slots at each of three positions: index = position * 2 + slot."""
-    own = np.array([True, False, False, True, False, True])  # slots 0, 1, 1
-    scores = jnp.asarray(DRAW.normal(size=(1, 1, 1, 6)), jnp.float32)
-    distance = jnp.asarray([[-2, -2, -1, -1, 0, 0]])
-    got = counts(scores, own, in_cache(distance).of())[0, 0, 0]
-    want = counted(scores[0, 0, 0][own], own[own], 2)
-    np.testing.assert_allclose(got[own], want, rtol=1e-6)
-
-
 def test_positions_between_whole_numbers_are_interpolated_and_those_beyond_are_clipped():
     x = jnp.asarray([10.0, 20.0, 40.0, 80.0, 160.0])[None, None, None]
     at = jnp.asarray([-9.0, -2.0, -1.75, -0.5, 0.0, 0.25, 1.5, 2.0, 3.0])[None, None, None]
@@ -94,19 +76,6 @@ def test_positions_between_whole_numbers_are_interpolated_and_those_beyond_are_c
     slope = jax.grad(lambda at: between(x, at).sum())(at)[0, 0, 0]
     np.testing.assert_allclose(slope[jnp.array([2, 3, 5, 6])], [10.0, 20.0, 40.0, 80.0])
     np.testing.assert_allclose(slope[jnp.array([0, 8])], 0)
-
-
-def test_at_first_they_change_nothing():
-    normal = functools.partial(DRAW.normal, size=(1, L, H, K))
-    query, key, value = (jnp.asarray(normal(), jnp.float32) for _ in range(3))
-    zeros = {"contextual_keys": jnp.zeros((2 * REACH + 1, K))}
-    normalize = with_term(CONTEXTUAL, zeros, query, in_row(Blocks(L, L)), softmax)
-    mask = MASKS["causal"][None, None]
-    got, _ = attend(query, key, value, mask, normalize=normalize)
-    np.testing.assert_array_equal(got, attend(query, key, value, mask)[0])
-
-
-# Relative vectors; tests/model/test_mixers.py has the attention with them.
 
 
 @pytest.mark.parametrize(
@@ -120,15 +89,6 @@ def test_a_row_s_keys_get_the_number_of_their_distance(queries, keys, behind, re
     for i, m in np.ndindex(queries, keys):
         distance = np.clip(m - i - behind, -reach, reach)
         np.testing.assert_array_equal(got[:, :, i, m], x[:, :, i, distance + reach])
-
-
-def test_a_cache_s_keys_get_the_number_of_their_distance():
-    x = DRAW.normal(size=(B, H, 2, 5)).astype(np.float32)
-    distance = np.array([[-4, -1, 0, 1], [-2, 3, 2, -1]])
-    got = spread_in_cache(jnp.asarray(x), jnp.asarray(distance))
-    for b, m in np.ndindex(B, 4):
-        want = x[b, :, :, np.clip(distance[b, m], -2, 2) + 2]
-        np.testing.assert_array_equal(got[b, :, :, m], want)
 
 
 def test_products_of_bfloat16_are_float32():

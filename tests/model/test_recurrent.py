@@ -78,15 +78,14 @@ def test_packed_sentences_give_what_each_gives_alone_by_its_equations():
         assert relative_error(found[number][:, :VOCABULARY], want) < 1e-5
 
 
-def test_initial_parameters_are_those_of_the_seed_and_hold_gradients_in_range():
+def test_initial_parameters_hold_gradients_in_range():
     model, _ = model_and_params()
     initial = jax.jit(functools.partial(init_params, model))
-    params, again, other = (initial(jax.random.key(seed)) for seed in (1, 1, 2))
-    assert all(map(np.array_equal, jax.tree.leaves(params), jax.tree.leaves(again)))
-    recurrent = np.asarray(params["left_to_right"]["update"])
+    drawn = [initial(jax.random.key(seed)) for seed in range(20)]
+    recurrent, other = (np.asarray(params["left_to_right"]["update"]) for params in drawn[:2])
     assert np.allclose(recurrent @ recurrent.T, np.eye(H), atol=1e-5)
-    assert not np.allclose(recurrent, other["left_to_right"]["update"])
-    scores = [initial(jax.random.key(seed))["decoder"]["score"] for seed in range(20)]
+    assert not np.allclose(recurrent, other)
+    scores = [params["decoder"]["score"] for params in drawn]
     assert np.std(scores) == pytest.approx(H**-0.5, rel=0.15)
 
 

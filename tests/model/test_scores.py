@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.fixtures.references import SCORES_BY_HAND, along_a_direction
-from tests.fixtures.tiny import drawn, relative_error
+from tests.fixtures.tiny import drawn_params, relative_error
 from transformer_jax.model.attention.scores import SCORES, cosine, dot
 from transformer_jax.model.positions.choices import rotated
 
@@ -14,7 +14,8 @@ B, L, M, H, K = 2, 3, 4, 5, 6
 DRAW = np.random.default_rng(6)
 QUERY, KEY = (DRAW.normal(size=(B, length, H, K)).astype(np.float32) for length in (L, M))
 PARAMS = {
-    name: drawn(score.parameters, {"heads": H, "d_k": K}, DRAW) for name, score in SCORES.items()
+    name: drawn_params(score.parameters, {"heads": H, "d_k": K}, DRAW)
+    for name, score in SCORES.items()
 }
 EVERY = pytest.mark.parametrize("score", SCORES)
 
