@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from tests.fixtures.references import softmax_by_hand
+from tests.fixtures.references import gated_unit_by_hand, softmax_by_hand
 from tests.fixtures.tiny import drawn_params, relative_error
 from transformer_jax.model.attention.memories import ATTENTION_MEMORIES, COVERAGE_SIZE, SIZES
 from transformer_jax.model.attention.stateful_normalizers import Scored, Source, weights_of_all
@@ -76,18 +76,11 @@ def coverage_gru_by_hand():
         scores = SCORES[b, h, i] + covered[b, h] @ p["coverage"][h]
         want[b, h, i] = softmax_by_hand(scores, MASK[b, 0, i])
         for j in np.flatnonzero(MASK[b, 0, i]):
-            c = covered[b, h, j]
             inputs = ENCODED[b, j] @ p["from_source"][:, h] + QUERY[b, i, h] @ p["from_query"][h]
             inputs += want[b, h, i, j] * p["from_weight"][h] + p["gate_bias"][h]
-            covered[b, h, j] = gated_by_hand(p["from_state"][h], c, inputs)
+            matrices = np.split(p["from_state"][h], 3, axis=1)
+            covered[b, h, j] = gated_unit_by_hand(covered[b, h, j], inputs, matrices)
     return want
-
-
-def gated_by_hand(matrix, c, inputs):
-    z_in, r_in, new_in = np.split(inputs, 3)
-    of_z, of_r, of_new = np.split(matrix, 3, axis=1)
-    z, r = expit(z_in + c @ of_z), expit(r_in + c @ of_r)
-    return (1 - z) * c + z * np.tanh(new_in + (r * c) @ of_new)
 
 
 def coverage_embedding_by_hand():
@@ -104,7 +97,8 @@ def coverage_embedding_by_hand():
             elif MASK[b, 0, i, j]:
                 inputs = INPUTS[b, i] @ p["from_word"][:, h] + p["gate_bias"][h]
                 inputs += want[b, h, i - 1, j] * p["from_weight"][h]
-                covered[b, h, j] = gated_by_hand(p["from_state"][h], covered[b, h, j], inputs)
+                matrices = np.split(p["from_state"][h], 3, axis=1)
+                covered[b, h, j] = gated_unit_by_hand(covered[b, h, j], inputs, matrices)
         scores = SCORES[b, h, i] + covered[b, h] @ p["coverage"][h]
         want[b, h, i] = softmax_by_hand(scores, MASK[b, 0, i])
     return want
