@@ -180,8 +180,6 @@ def test_buckets_are_those_of_the_authors(causal):
     distance = np.arange(-600, 600)
     got = np.asarray(bucket_of(jnp.asarray(distance), causal))
     assert got.tolist() == [authors_bucket(d, causal) for d in distance]
-    assert got.min() == 0
-    assert got.max() == BUCKETS - 1
     assert set(got) == set(range(BUCKETS)) - ({BUCKETS // 2} if not causal else set())
 
 
