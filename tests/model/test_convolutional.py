@@ -149,8 +149,8 @@ def test_dropout_falls_on_inputs_of_convolutions_and_on_the_decoder_s_output():
 
     model = tiny_model(encoder="convolutional", decoder="convolutional", dropout=0.5)
     variables = {"params": random_params(model)}
-    source, target = model_inputs(batch_of((9, 7)))
+    source, target = model_inputs(batch_of((9, 7), (4, 6), (6, 7)))
     encoded = model.apply(variables, source, method="encode")
-    sides = encoded, source, target, jnp.arange(1)
+    sides = encoded, source, target, jnp.arange(3)
     y, _ = model.apply(variables, *sides, method="decode", rngs={"dropout": rngs})
     assert 0.35 < float((y == 0).mean()) < 0.65

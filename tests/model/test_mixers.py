@@ -69,7 +69,7 @@ def test_self_attention_equals_its_equations(score, biased, positions):
     params = random_params(D)
     query, key, value = projected(params, X)
     if positions == "rotary":
-        query, key = (rotated_by_hand(x, PLACE.positions) for x in (query, key))
+        query, key = (rotated_by_hand(x, np.asarray(PLACE.positions)) for x in (query, key))
     scores = SCORES_BY_HAND[score](params, query, key) + SELF_BIAS * biased
     want = softmax_by_hand(scores, SELF_MASK)
     context = CONTEXT._replace(sight=Sight(SELF_MASK, jnp.float32(SELF_BIAS) if biased else None))
