@@ -17,6 +17,7 @@ from transformer_jax.model.attention.cached_attention import (
     empty_blocks,
     last_block,
     replaced,
+    with_new_position,
 )
 from transformer_jax.model.attention.scores import SCORES
 
@@ -45,6 +46,26 @@ def test_blocks_double_the_cache_and_the_last_one_is_cut(length, lengths):
     blocks = empty_blocks(config, batch=2, beams=4, length=length)
     assert [key.value.shape for key, _ in blocks] == [(2, 3, n, 4, 5) for n in lengths]
     assert [value.value.shape for _, value in blocks] == [(2, 3, n, 4, 7) for n in lengths]
+
+
+@pytest.mark.parametrize("positions", [[0, 1], [1, 2], [3, 6]], ids=str)
+def test_new_keys_and_values_are_written_at_each_row_s_position_and_nowhere_else(positions):
+    lengths, beams = [2, 5], 4  # positions 0, 1 and 2 to 6
+    blocks, want = [], []
+    for length in lengths:
+        block = [DRAW.normal(size=(B, H, length, beams, size)).astype("f") for size in (K, 7)]
+        blocks.append(tuple(block))
+        want.append([np.array(x) for x in block])
+    new = [DRAW.normal(size=(B, beams, H, size)).astype("f") for size in (K, 7)]
+    for b, position in enumerate(positions):
+        block, place = (0, position) if position < 2 else (1, position - 2)
+        for part in (0, 1):
+            want[block][part][b, :, place] = np.swapaxes(new[part][b], 0, 1)
+    got = with_new_position(
+        [tuple(map(jnp.asarray, block)) for block in blocks], new, jnp.array(positions)
+    )
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("new", [0, [[np.nan, 3.0], [-0.0, 1e-40], [7.0, 8.0]]], ids=["0", "rows"])
