@@ -14,225 +14,152 @@ from transformer_jax.model.positions.choices import POSITIONS, between_positions
 DISTANCES = [kind for kind in POSITIONS if between_positions(ModelConfig(positions=kind))]
 
 CHANGES: dict[str, dict[str, Any]] = {
-    "base": {"num_layers": 2},
-    "pre-norm": {"norm": "pre", "num_decoder_layers": 3},
-    "deep-norm-chunkwise": {
-        "norm": "deep",
-        "num_decoder_layers": 2,
-        "cross_normalizer": "chunkwise",
-        "chunk_width": 3,
-    },
-    "learned": {
-        "positions": "learned",
-        "tie_embeddings": False,
-        "max_positions": 32,
-        "source_eos": False,
-    },
-    "none": {"positions": "none", "d_k": None, "d_v": None},
-    "marian": {
-        "positions": "sinusoidal_t2t",
-        "activation": "swish",
-        "attention_bias": True,
-        "output_bias": True,
-        "norm_epsilon": 1e-5,
-    },
-    "gelu": {
-        "activation": "gelu",
-        "tie_embeddings": False,
-        "tie_output": True,
-        "output_bias": True,
-        "output": "copy",
-        "watched_heads": 2,
-    },
-    "rotary": {"positions": "rotary", "d_k": 6, "cross_score": "additive"},
-    "alibi-monotonic": {"positions": "alibi", "cross_normalizer": "monotonic"},
-    "t5-lookback": {
-        "num_decoder_layers": 2,
-        "positions": "t5",
-        "normalizer": "sparsemax",
-        "cross_normalizer": "lookback",
-    },
-    "kerple-rezero-coverage-gru": {
-        "positions": "kerple",
-        "norm": "rezero",
-        "activation": "glu",
-        "attention_memory": "coverage_gru",
-    },
-    "relative": {"positions": "relative", "relative_distance": 3, "attention_dropout": 0.2},
-    "relative-keys": {
-        "positions": "relative",
-        "relative_values": False,
-        "relative_distance": 40,
-        "score": "dot",
-    },
-    "contextual": {
-        "positions": "contextual",
-        "relative_distance": 2,
-        "num_key_heads": 1,
-        "window": 7,
-        "attention_dropout": 0.2,
-    },
-    "dot": {"score": "dot"},
-    "cosine": {"score": "cosine", "normalizer": "sparsemax", "positions": "index"},
-    "top-k": {
-        "normalizer": "top_k",
-        "cross_normalizer": "top_k",
-        "attended_keys": 2,
-        "norm": "pre",
-        "norm_kind": "scale",
-    },
-    "fix-norm": {"fix_norm": True, "norm": "pre", "norm_kind": "scale", "output": "history"},
-    "no-feed-forward": {
-        "d_ff": 0,
-        "cross_normalizer": "sparsemax",
-        "output": "marginal",
-        "marginal_positions": 3,
-    },
-    "grouped-gumbel": {
-        "num_heads": 4,
-        "num_key_heads": 2,
-        "positions": "rotary",
-        "d_k": 6,
-        "cross_normalizer": "gumbel",
-        "cross_score": "dot",
-    },
-    "multi-query": {
-        "num_key_heads": 1,
-        "score": "bilinear",
-        "cross_score": "dot",
-        "attention_bias": True,
-        "positions": "t5",
-    },
-    "gate-coverage-embedding": {
-        "attention_gate": True,
-        "activation": "swiglu",
-        "norm": "pre",
-        "norm_kind": "rms",
-        "attention_memory": "coverage_embedding",
-    },
-    "sink": {"normalizer": "sink", "cross_normalizer": "sink"},
-    "talking-heads": {
-        "normalizer": "talking_heads",
-        "cross_normalizer": "talking_heads",
-        "positions": "kerple",
-    },
-    "differential": {
-        "normalizer": "differential",
-        "cross_normalizer": "differential",
-        "activation": "geglu",
-        "num_heads": 4,
-    },
-    "additive": {
-        "score": "additive",
-        "num_heads": 4,
-        "num_key_heads": 2,
-        "pattern": "strided",
-        "stride": 3,
-        "qk_norm": True,
-    },
-    "rotated-cosine-markov": {
-        "score": "cosine",
-        "positions": "rotary",
-        "d_k": 6,
-        "attention_memory": "markov",
-    },
-    "window": {
-        "window": 3,
-        "global_every": 2,
-        "num_encoder_layers": 2,
-        "num_decoder_layers": 3,
-    },
-    "wait-k": {"wait_k": 2, "positions": "t5"},
-    "wait-k-fused": {
-        "wait_k": 3,
-        "score": "cosine",
-        "wait_k_max": 5,
-        "attention_kernel": "fused",
-        "window": 5,
-    },
-    "fused": {
-        "num_encoder_layers": 2,
-        "attention_kernel": "fused",
-        "cross_score": "bilinear",
-        "window": 5,
-        "attention_gate": True,
-    },
-    "coverage": {"num_decoder_layers": 2, "attention_memory": "coverage", "norm": "pre"},
-    "together": {
-        "num_decoder_layers": 2,
-        "normalizer": "talking_heads",
-        "cross_normalizer": "softmax",
-        "window": 5,
-        "positions": "alibi",
-        "attention_memory": "coverage",
-        "cross_score": "additive",
-        "attention_gate": True,
-        "attention_dropout": 0.2,
-        "num_heads": 4,
-    },
-    "average": {
-        "num_decoder_layers": 2,
-        "decoder": "average",
-        "positions": "t5",
-        "attention_memory": "coverage",
-        "activation": "reglu",
-        "activation_dropout": 0.2,
-    },
-    "average-mean": {"decoder": "average", "encoder": "recurrent", "d_hidden": 17, "d_ff": 0},
-    "ssru": {
-        "num_decoder_layers": 2,
-        "decoder": "ssru",
-        "norm": "pre",
-        "positions": "learned",
-        "max_positions": 32,
-    },
-    "linear": {
-        "attention_gate": True,
-        "decoder": "linear",
-        "num_heads": 4,
-        "num_key_heads": 2,
-        "attention_bias": True,
-    },
-    "synthesizer": {
-        "encoder": "synthesizer",
-        "positions": "t5",
-        "norm_kind": "rms",
-        "attention_dropout": 0.2,
-    },
-    "recurrent": {"encoder": "recurrent", "decoder": "recurrent", "d_hidden": 17},
-    "convolutional": {
-        "num_encoder_layers": 2,
-        "encoder": "convolutional",
-        "decoder": "convolutional",
-        "d_hidden": 10,
-        "positions": "learned",
-        "max_positions": 32,
-        "num_decoder_layers": 3,
-    },
-    "convolutional-encoder": {"encoder": "convolutional", "kernel_width": 5},
-    "convolutional-decoder": {"decoder": "convolutional"},
-    "recurrent-to-convolutional": {
-        "encoder": "recurrent",
-        "decoder": "convolutional",
-        "d_hidden": 17,
-    },
-    "recurrent-encoder": {
-        "encoder": "recurrent",
-        "d_hidden": 17,
-        "attention_memory": "coverage",
-        "source_eos": False,
-    },
-    "recurrent-decoder": {"decoder": "recurrent", "d_hidden": 17, "norm": "pre"},
-    "two-sources": {"sources": 2, "window": 5, "num_encoder_layers": 2, "output": "copy"},
-    "parallel-sources": {"sources": 2, "combination": "parallel", "output": "copy", "window": 5},
-    "three-sources": {"sources": 3, "encoder": "convolutional", "decoder": "recurrent"},
-    "language-model": {
-        "num_decoder_layers": 2,
-        "encoder": "none",
-        "positions": "rotary",
-        "d_k": 6,
-        "output": "history",
-    },
+    "base": dict(num_layers=2),
+    "pre-norm": dict(norm="pre", num_decoder_layers=3),
+    "deep-norm-chunkwise": dict(
+        norm="deep", num_decoder_layers=2, cross_normalizer="chunkwise", chunk_width=3
+    ),
+    "learned": dict(positions="learned", tie_embeddings=False, max_positions=32, source_eos=False),
+    "none": dict(positions="none", d_k=None, d_v=None, score="dot"),
+    "marian": dict(
+        positions="sinusoidal_t2t",
+        activation="swish",
+        attention_bias=True,
+        output_bias=True,
+        norm_epsilon=1e-5,
+    ),
+    "gelu": dict(
+        activation="gelu",
+        tie_embeddings=False,
+        tie_output=True,
+        output_bias=True,
+        output="copy",
+        watched_heads=2,
+    ),
+    "rotary": dict(positions="rotary", d_k=6, cross_score="additive"),
+    "alibi-monotonic": dict(positions="alibi", cross_normalizer="monotonic"),
+    "t5-lookback": dict(
+        num_decoder_layers=2, positions="t5", normalizer="sparsemax", cross_normalizer="lookback"
+    ),
+    "kerple-rezero-coverage-gru": dict(
+        positions="kerple", norm="rezero", activation="glu", attention_memory="coverage_gru"
+    ),
+    "relative": dict(positions="relative", relative_distance=3, attention_dropout=0.2),
+    "relative-keys": dict(
+        positions="relative", relative_values=False, relative_distance=40, score="dot"
+    ),
+    "contextual": dict(
+        positions="contextual",
+        relative_distance=2,
+        num_key_heads=1,
+        window=7,
+        attention_dropout=0.2,
+    ),
+    "cosine": dict(score="cosine", normalizer="sparsemax", positions="index"),
+    "top-k": dict(
+        normalizer="top_k", cross_normalizer="top_k", attended_keys=2, norm="pre", norm_kind="scale"
+    ),
+    "fix-norm": dict(fix_norm=True, norm="pre", norm_kind="scale", output="history"),
+    "no-feed-forward": dict(
+        d_ff=0, cross_normalizer="sparsemax", output="marginal", marginal_positions=3
+    ),
+    "grouped-gumbel": dict(
+        num_heads=4,
+        num_key_heads=2,
+        positions="rotary",
+        d_k=6,
+        cross_normalizer="gumbel",
+        cross_score="dot",
+    ),
+    "multi-query": dict(
+        num_key_heads=1, score="bilinear", cross_score="dot", attention_bias=True, positions="t5"
+    ),
+    "gate-coverage-embedding": dict(
+        attention_gate=True,
+        activation="swiglu",
+        norm="pre",
+        norm_kind="rms",
+        attention_memory="coverage_embedding",
+    ),
+    "sink": dict(normalizer="sink", cross_normalizer="sink"),
+    "talking-heads": dict(
+        normalizer="talking_heads", cross_normalizer="talking_heads", positions="kerple"
+    ),
+    "differential": dict(
+        normalizer="differential", cross_normalizer="differential", activation="geglu", num_heads=4
+    ),
+    "additive": dict(
+        score="additive", num_heads=4, num_key_heads=2, pattern="strided", stride=3, qk_norm=True
+    ),
+    "rotated-cosine-markov": dict(
+        score="cosine", positions="rotary", d_k=6, attention_memory="markov"
+    ),
+    "window": dict(window=3, global_every=2, num_encoder_layers=2, num_decoder_layers=3),
+    "wait-k": dict(wait_k=2, positions="t5"),
+    "wait-k-fused": dict(
+        wait_k=3, score="cosine", wait_k_max=5, attention_kernel="fused", window=5
+    ),
+    "fused": dict(
+        num_encoder_layers=2,
+        attention_kernel="fused",
+        cross_score="bilinear",
+        window=5,
+        attention_gate=True,
+    ),
+    "coverage": dict(num_decoder_layers=2, attention_memory="coverage", norm="pre"),
+    "together": dict(
+        num_decoder_layers=2,
+        normalizer="talking_heads",
+        cross_normalizer="softmax",
+        window=5,
+        positions="alibi",
+        attention_memory="coverage",
+        cross_score="additive",
+        attention_gate=True,
+        attention_dropout=0.2,
+        num_heads=4,
+    ),
+    "average": dict(
+        num_decoder_layers=2,
+        decoder="average",
+        positions="t5",
+        attention_memory="coverage",
+        activation="reglu",
+        activation_dropout=0.2,
+    ),
+    "average-mean": dict(decoder="average", encoder="recurrent", d_hidden=17, d_ff=0),
+    "ssru": dict(
+        num_decoder_layers=2, decoder="ssru", norm="pre", positions="learned", max_positions=32
+    ),
+    "linear": dict(
+        attention_gate=True, decoder="linear", num_heads=4, num_key_heads=2, attention_bias=True
+    ),
+    "synthesizer": dict(
+        encoder="synthesizer", positions="t5", norm_kind="rms", attention_dropout=0.2
+    ),
+    "recurrent": dict(encoder="recurrent", decoder="recurrent", d_hidden=17),
+    "convolutional": dict(
+        num_encoder_layers=2,
+        encoder="convolutional",
+        decoder="convolutional",
+        d_hidden=10,
+        positions="learned",
+        max_positions=32,
+        num_decoder_layers=3,
+    ),
+    "convolutional-encoder": dict(encoder="convolutional", kernel_width=5),
+    "convolutional-decoder": dict(decoder="convolutional"),
+    "recurrent-to-convolutional": dict(encoder="recurrent", decoder="convolutional", d_hidden=17),
+    "recurrent-encoder": dict(
+        encoder="recurrent", d_hidden=17, attention_memory="coverage", source_eos=False
+    ),
+    "recurrent-decoder": dict(decoder="recurrent", d_hidden=17, norm="pre"),
+    "two-sources": dict(sources=2, window=5, num_encoder_layers=2, output="copy"),
+    "parallel-sources": dict(sources=2, combination="parallel", output="copy", window=5),
+    "three-sources": dict(sources=3, encoder="convolutional", decoder="recurrent"),
+    "language-model": dict(
+        encoder="none", num_decoder_layers=2, positions="rotary", d_k=6, output="history"
+    ),
 }
 CONFIGS = {name: {"num_layers": 1, **line} for name, line in CHANGES.items()}
 

@@ -1,19 +1,13 @@
 """Memories of encoder-decoder attention, one target position after the other, by loops."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import expit
 
-from tests.fixtures.references import softmax_by_hand
-from tests.fixtures.tiny import relative_error
-from transformer_jax.model.attention.memories import (
-    ATTENTION_MEMORIES,
-    COVERAGE_SIZE,
-    SIZES,
-    coverage_step,
-    fertility,
-)
+from tests.fixtures.references import gated_unit_by_hand, softmax_by_hand
+from tests.fixtures.tiny import drawn_params, relative_error
+from transformer_jax.model.attention.memories import ATTENTION_MEMORIES, COVERAGE_SIZE, SIZES
 from transformer_jax.model.attention.stateful_normalizers import Scored, Source, weights_of_all
 
 B, L, M, H, K, E, D = 2, 5, 4, 3, 6, 7, 8
@@ -26,76 +20,26 @@ QUERY = DRAW.normal(size=(B, L, H, K)).astype(np.float32)
 ENCODED = DRAW.normal(size=(B, M, E)).astype(np.float32)
 WORDS = DRAW.normal(size=(B, M, D)).astype(np.float32)
 INPUTS = DRAW.normal(size=(B, L, D)).astype(np.float32)
+BEGINS = np.array([[1, 0, 1, 0, 0], [1, 0, 0, 0, 1]], bool)  # where a sentence of the row begins
 SOURCE = Source(ENCODED, WORDS)
 AXES = {"heads": H, "encoded": E, "d_k": K, "d_model": D, **SIZES}
 BY_NAME = {
-    name: {
-        key: DRAW.normal(size=[AXES[size] for size in one.sizes]).astype(np.float32)
-        for key, one in memory.parameters.items()
-    }
-    for name, memory in ATTENTION_MEMORIES.items()
+    name: drawn_params(memory.parameters, AXES, DRAW) for name, memory in ATTENTION_MEMORIES.items()
 }
-PARAMS = BY_NAME["coverage"]
 
 
-def fertility_by_hand():
-    want = np.zeros((B, H, M))
-    matrix = PARAMS["fertility"].astype(np.float64)
-    for b, h, j in np.ndindex(B, H, M):
-        want[b, h, j] = 2 / (1 + np.exp(-(ENCODED[b, j] @ matrix[:, h])))
-    return want
-
-
-def test_fertility_is_between_0_and_2_by_its_equation():
-    assert relative_error(fertility(PARAMS, SOURCE), fertility_by_hand()) < 1e-6
-
-
-def coverage_by_hand(begins):
-    """Weights `[B, H, L, M]`, one target position after the other, and the last coverage."""
-    features = fertility_by_hand()
-    want = np.zeros((B, H, L, M))
-    covered = np.zeros((B, H, M))
+def coverage_by_hand():
+    """Weights `[B, H, L, M]`, one target position after the other."""
+    p = {name: array.astype(np.float64) for name, array in BY_NAME["coverage"].items()}
+    want, covered = np.zeros((B, H, L, M)), np.zeros((B, H, M))
     for b, i, h in np.ndindex(B, L, H):
-        if begins[b, i]:
+        if BEGINS[b, i]:
             covered[b, h] = 0
-        scores = SCORES[b, h, i] + float(PARAMS["coverage"][h]) * covered[b, h]
-        want[b, h, i] = softmax_by_hand(scores[None], MASK[b, 0, i][None])[0]
-        covered[b, h] += want[b, h, i] / features[b, h]
-    return want, covered
-
-
-def test_coverage_step_adds_each_weight_over_the_fertility():
-    begins = np.arange(L) == np.zeros((B, 1))
-    want, last = coverage_by_hand(begins)
-    features = fertility(PARAMS, SOURCE)
-    covered = jnp.zeros((B, H, M))
-    for i in range(L):
-        now = Scored(SCORES[:, :, i], MASK[:, :, i], QUERY[:, i], features)
-        covered, weights = coverage_step(PARAMS, covered, now)
-        assert relative_error(weights, want[:, :, i]) < 1e-6
-    assert relative_error(covered, last) < 1e-6
-
-
-def test_coverage_of_three_target_positions_worked_by_hand():
-    # Fertility 1/2, w = -ln 3. Weights 1/2, 1/2 make both coverages 1. Equal coverages change no
-    # weights, so scores ln 3, 0 give 3/4, 1/4, and the coverages are 5/2, 3/2. Then equal scores
-    # give 1/4, 3/4.
-    params = {"coverage": jnp.array([-np.log(3.0)])}
-    features = jnp.full((1, 1, 2), 0.5)
-    mask = jnp.ones((1, 1, 2), bool)
-    covered = 0.0
-    for scores, want in (
-        ([0.0, 0.0], [1 / 2, 1 / 2]),
-        ([np.log(3.0), 0.0], [3 / 4, 1 / 4]),
-        ([0.0, 0.0], [1 / 4, 3 / 4]),
-    ):
-        now = Scored(jnp.array([[scores]]), mask, None, features)
-        covered, weights = coverage_step(params, covered, now)
-        np.testing.assert_allclose(weights[0, 0], want, rtol=1e-6)
-    np.testing.assert_allclose(covered[0, 0], [3.0, 3.0], rtol=1e-6)
-
-
-BEGINS = np.array([[1, 0, 1, 0, 0], [1, 0, 0, 0, 1]], bool)  # where a sentence of the row begins
+        scores = SCORES[b, h, i] + p["coverage"][h] * covered[b, h]
+        want[b, h, i] = softmax_by_hand(scores, MASK[b, 0, i])
+        fertility_M = 2 * expit(ENCODED[b] @ p["fertility"][:, h])
+        covered[b, h] += want[b, h, i] / fertility_M
+    return want
 
 
 def all_weights(name, scores=SCORES):
@@ -107,50 +51,39 @@ def all_weights(name, scores=SCORES):
     )
 
 
-def markov_by_hand(begins):
+def markov_by_hand():
     """Weights `[B, H, L, M]`; a neighbor beyond the ends of the row counts nothing."""
     want = np.zeros((B, H, L, M))
     matrix = BY_NAME["markov"]["markov"].astype(np.float64)
     for b, i, h in np.ndindex(B, L, H):
         scores = SCORES[b, h, i].astype(np.float64)
-        for j in range(M if not begins[b, i] else 0):
+        for j in range(M if not BEGINS[b, i] else 0):
             for n, neighbor in enumerate((j - 1, j, j + 1)):
                 if 0 <= neighbor < M:
                     scores[j] += matrix[n, h] * want[b, h, i - 1, neighbor]
-        want[b, h, i] = softmax_by_hand(scores[None], MASK[b, 0, i][None])[0]
-    return want, None
+        want[b, h, i] = softmax_by_hand(scores, MASK[b, 0, i])
+    return want
 
 
-def coverage_gru_by_hand(begins):
+def coverage_gru_by_hand():
     """Weights `[B, H, L, M]`; each source position that may be read has its own unit a head."""
     p = {name: array.astype(np.float64) for name, array in BY_NAME["coverage_gru"].items()}
     want, covered = np.zeros((B, H, L, M)), np.zeros((B, H, M, COVERAGE_SIZE))
 
     for b, i, h in np.ndindex(B, L, H):
-        if begins[b, i]:
+        if BEGINS[b, i]:
             covered[b, h] = 0
         scores = SCORES[b, h, i] + covered[b, h] @ p["coverage"][h]
-        want[b, h, i] = softmax_by_hand(scores[None], MASK[b, 0, i][None])[0]
+        want[b, h, i] = softmax_by_hand(scores, MASK[b, 0, i])
         for j in np.flatnonzero(MASK[b, 0, i]):
-            c = covered[b, h, j]
             inputs = ENCODED[b, j] @ p["from_source"][:, h] + QUERY[b, i, h] @ p["from_query"][h]
             inputs += want[b, h, i, j] * p["from_weight"][h] + p["gate_bias"][h]
-            covered[b, h, j] = gated_by_hand(p["from_state"][h], c, inputs)
-    return want, covered
+            matrices = np.split(p["from_state"][h], 3, axis=1)
+            covered[b, h, j] = gated_unit_by_hand(covered[b, h, j], inputs, matrices)
+    return want
 
 
-def sigmoid(x):
-    return 1 / (1 + np.exp(-x))
-
-
-def gated_by_hand(matrix, c, inputs):
-    z_in, r_in, new_in = np.split(inputs, 3)
-    of_z, of_r, of_new = np.split(matrix, 3, axis=1)
-    z, r = sigmoid(z_in + c @ of_z), sigmoid(r_in + c @ of_r)
-    return (1 - z) * c + z * np.tanh(new_in + (r * c) @ of_new)
-
-
-def coverage_embedding_by_hand(begins):
+def coverage_embedding_by_hand():
     """Weights `[B, H, L, M]`: coverage starts at the source word, and words of the target move it.
 
     The weights that predicted a word are those of the position before its own.
@@ -159,15 +92,16 @@ def coverage_embedding_by_hand(begins):
     want, covered = np.zeros((B, H, L, M)), np.zeros((B, H, M, COVERAGE_SIZE))
     for b, i, h in np.ndindex(B, L, H):
         for j in range(M):
-            if begins[b, i]:
+            if BEGINS[b, i]:
                 covered[b, h, j] = WORDS[b, j] @ p["from_source_word"][:, h]
             elif MASK[b, 0, i, j]:
                 inputs = INPUTS[b, i] @ p["from_word"][:, h] + p["gate_bias"][h]
                 inputs += want[b, h, i - 1, j] * p["from_weight"][h]
-                covered[b, h, j] = gated_by_hand(p["from_state"][h], covered[b, h, j], inputs)
+                matrices = np.split(p["from_state"][h], 3, axis=1)
+                covered[b, h, j] = gated_unit_by_hand(covered[b, h, j], inputs, matrices)
         scores = SCORES[b, h, i] + covered[b, h] @ p["coverage"][h]
-        want[b, h, i] = softmax_by_hand(scores[None], MASK[b, 0, i][None])[0]
-    return want, covered
+        want[b, h, i] = softmax_by_hand(scores, MASK[b, 0, i])
+    return want
 
 
 BY_HAND = {
@@ -180,18 +114,7 @@ BY_HAND = {
 
 @pytest.mark.parametrize("name", ATTENTION_MEMORIES)
 def test_the_state_goes_from_position_to_position_and_starts_from_0_in_each_sentence(name):
-    assert relative_error(all_weights(name), BY_HAND[name](BEGINS)[0]) < 1e-6
-
-
-@pytest.mark.parametrize("name", ATTENTION_MEMORIES)
-def test_a_memory_that_weighs_nothing_is_the_softmax(name):
-    memory = ATTENTION_MEMORIES[name]
-    params = {**BY_NAME[name], "coverage": 0 * BY_NAME[name].get("coverage", np.zeros(1))}
-    params = {key: 0 * x if key == "markov" else x for key, x in params.items()}
-    scored = Scored(SCORES, MASK, QUERY, memory.prepare(params, SOURCE), INPUTS)
-    got = weights_of_all(memory, params, scored, BEGINS)
-    assert relative_error(got, softmax_by_hand(SCORES, MASK)) < 1e-6
-    assert relative_error(got, all_weights(name)) > 0.01
+    assert relative_error(all_weights(name), BY_HAND[name]()) < 1e-6
 
 
 @pytest.mark.parametrize("name", ATTENTION_MEMORIES)

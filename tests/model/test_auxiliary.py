@@ -33,6 +33,7 @@ LENGTHS = [(9, 7), (3, 9), (10, 2), (5, 5), (1, 1), (7, 8)]
 PACKED = [[0, 1], [2, 4], [3], [5]]
 SRC_LENGTH, TGT_LENGTH = 13, 17
 PAIRS = random_pairs(0, LENGTHS)
+BATCH = lay_out(PAIRS, PACKED, SRC_LENGTH, TGT_LENGTH)
 
 
 def watched_weights(batch, seed=0):
@@ -43,53 +44,33 @@ def watched_weights(batch, seed=0):
     return raw_BLM / np.maximum(raw_BLM.sum(-1, keepdims=True), 1e-9)
 
 
-def coverage_by_hand(weights_BLM, batch):
-    """Sentence by sentence and position by position, in float64."""
-    total = 0.0
-    for row, weights_LM in enumerate(weights_BLM):
-        for segment in range(1, batch.tgt.segments[row].max() + 1):
-            covered_M = np.zeros(weights_LM.shape[1])
-            for position in np.nonzero(batch.tgt.segments[row] == segment)[0]:
-                total += np.minimum(weights_LM[position], covered_M).sum()
-                covered_M += weights_LM[position]
-    return total
+def sentences():
+    """(row, booleans of its target positions, booleans of its source positions) of each pair."""
+    for row, segments_L in enumerate(BATCH.tgt.segments):
+        for segment in range(1, segments_L.max() + 1):
+            yield row, segments_L == segment, BATCH.src.segments[row] == segment
 
 
 def test_coverage_is_the_overlap_with_earlier_positions_of_the_sentence():
-    batch = lay_out(PAIRS, PACKED, SRC_LENGTH, TGT_LENGTH)
-    weights_BLM = watched_weights(batch)
-    found = coverage(jnp.asarray(weights_BLM, jnp.float32), batch)
-    assert found == pytest.approx(coverage_by_hand(weights_BLM, batch), rel=1e-5)
-    assert found > 1
-
-
-def test_a_word_that_is_read_twice_costs_what_is_read_again():
-    """Position 0 reads word 0; position 1 reads 0.3 of it again; position 2 reads all of word 1."""
-    batch = lay_out(random_pairs(0, [(2, 3)]), [[0]], 2, 4)
-    weights_BLM = jnp.array([[[1.0, 0.0], [0.3, 0.7], [0.0, 1.0], [0.5, 0.5]]])
-    assert coverage(weights_BLM, batch) == pytest.approx(0.3 + 0.7)
-
-
-def test_fertility_is_the_distance_of_a_source_subword_s_sum_from_1():
-    batch = lay_out(PAIRS, PACKED, SRC_LENGTH, TGT_LENGTH)
-    weights_BLM = watched_weights(batch)
+    weights_BLM = watched_weights(BATCH)
     want = 0.0
-    for row, weights_LM in enumerate(weights_BLM):
-        for place in np.flatnonzero(batch.src.segments[row]):
-            own = batch.tgt.segments[row] == batch.src.segments[row, place]
-            if batch.src.ids[row, place] != EOS:
-                want += (1 - weights_LM[own, place].sum()) ** 2
-    weights_BLM[batch.tgt.segments == 0] = 0.3  # of padding, which does not count
-    found = fertility(jnp.asarray(weights_BLM, jnp.float32), batch)
+    for row, own_L, _ in sentences():
+        own_LM = weights_BLM[row, own_L]
+        for position in range(1, len(own_LM)):
+            want += np.minimum(own_LM[position], own_LM[:position].sum(0)).sum()
+    found = coverage(jnp.asarray(weights_BLM, jnp.float32), BATCH)
     assert found == pytest.approx(want, rel=1e-5) and want > 1
 
 
-def test_a_permutation_has_no_loss_of_fertility():
-    batch = lay_out(random_pairs(0, [(4, 4)]), [[0]], 4, 4)
-    weights_BLM = jnp.eye(4)[jnp.array([[2, 0, 1, 3]])]
-    assert fertility(weights_BLM, batch) == 0
-    twice_BLM = weights_BLM[:, jnp.array([0, 0, 2, 3])]
-    assert fertility(twice_BLM, batch) == 1 + 1, "a word read twice, and one not at all"
+def test_fertility_is_the_distance_of_a_source_subword_s_sum_from_1():
+    weights_BLM = watched_weights(BATCH)
+    want = 0.0
+    for row, own_L, own_M in sentences():
+        sums_M = weights_BLM[row, own_L].sum(0)
+        want += ((1 - sums_M[own_M & (BATCH.src.ids[row] != EOS)]) ** 2).sum()
+    weights_BLM[BATCH.tgt.segments == 0] = 0.3  # of padding, which does not count
+    found = fertility(jnp.asarray(weights_BLM, jnp.float32), BATCH)
+    assert found == pytest.approx(want, rel=1e-5) and want > 1
 
 
 def linked_batch(seed=0):
@@ -143,35 +124,20 @@ def test_avoidance_is_the_log_of_the_weight_that_is_not_on_linked_places():
 
 def test_agreement_is_the_trace_of_the_product_of_both_directions():
     """Pair by pair in float64; padding has weights on padding, which do not count."""
-    batch = lay_out(PAIRS, PACKED, SRC_LENGTH, TGT_LENGTH)
-    forward_BLM = watched_weights(batch)
-    reverse_BML = watched_weights(batch.swapped(), seed=1)
-    want = 0.0
-    most = 0
-    for row, (A_LM, B_ML) in enumerate(zip(forward_BLM, reverse_BML, strict=True)):
-        for segment in range(1, batch.tgt.segments[row].max() + 1):
-            own_L, own_M = (side.segments[row] == segment for side in (batch.tgt, batch.src))
-            A, B = A_LM[own_L][:, own_M], B_ML[own_M][:, own_L]
-            assert np.trace(A @ B) <= min(A.shape)
-            want = want + np.trace(A @ B)
-            most = most + min(A.shape)
-    found = agreement(jnp.asarray(forward_BLM), jnp.asarray(reverse_BML), batch)
+    forward_BLM = watched_weights(BATCH)
+    reverse_BML = watched_weights(BATCH.swapped(), seed=1)
+    want = most = 0.0
+    for row, own_L, own_M in sentences():
+        A = forward_BLM[row, own_L][:, own_M]
+        B = reverse_BML[row, own_M][:, own_L]
+        want += np.trace(A @ B)
+        most += min(A.shape)
+    found = agreement(jnp.asarray(forward_BLM), jnp.asarray(reverse_BML), BATCH)
     assert found == pytest.approx(want, rel=1e-5) and 5 < want < most
-    other = agreement(jnp.asarray(reverse_BML), jnp.asarray(forward_BLM), batch.swapped())
+    other = agreement(jnp.asarray(reverse_BML), jnp.asarray(forward_BLM), BATCH.swapped())
     assert other == pytest.approx(want, rel=1e-5), "neither direction is the first"
-
-
-def test_agreement_of_the_same_words_is_their_number_and_of_the_words_beside_them_none():
-    """Three target and four source subwords."""
-    batch = lay_out(random_pairs(0, [(4, 3)]), [[0]], 4, 3)
-    A_LM = np.eye(4)[[2, 0, 3]]  # the source subword of each target subword
-    assert agreement(jnp.asarray([A_LM]), jnp.asarray([A_LM.T]), batch) == 3
-    beside_ML = np.roll(A_LM.T, 1, axis=1)
-    assert agreement(jnp.asarray([A_LM]), jnp.asarray([beside_ML]), batch) == 0
-    even = jnp.full((1, 3, 4), 1 / 4), jnp.full((1, 4, 3), 1 / 3)
-    assert agreement(*even, batch) == pytest.approx(1)
     with pytest.raises(ValueError, match="a batch with links has no other"):
-        batch._replace(links=np.zeros((1, 3, 1), np.uint32)).swapped()
+        linked_batch()[0].swapped()
 
 
 def test_a_weight_of_zero_turns_a_loss_off():
@@ -182,38 +148,35 @@ def test_a_weight_of_zero_turns_a_loss_off():
 
 
 WEIGHT = 0.7
+MODEL = tiny_model(num_layers=2).clone(watch=True)
+PARAMS = random_params(MODEL, seed=2)
 
 
 @functools.cache
 def gradients(weight, micro_batches=1):
-    model = tiny_model(num_layers=2).clone(watch=True)
-    loss_fn = make_loss_fn(model, 0.1, auxiliary={"coverage": weight} if weight else None)
-    batch = lay_out(PAIRS, PACKED, SRC_LENGTH, TGT_LENGTH)
-    params = random_params(model, seed=2)
+    """The gradient as one vector, and the sums of the loss."""
+    loss_fn = make_loss_fn(MODEL, 0.1, auxiliary={"coverage": weight} if weight else None)
     compute = jax.jit(accumulated_gradients, static_argnums=(0, 4))
-    return compute(loss_fn, params, batch, jax.random.key(0), micro_batches)
+    found, sums = compute(loss_fn, PARAMS, BATCH, jax.random.key(0), micro_batches)
+    return jax.flatten_util.ravel_pytree(found)[0], sums
 
 
 def test_the_gradient_is_that_of_the_weighted_sum():
     """The loss of the watched weights is differentiated on its own, through `decode`."""
-    model = tiny_model(num_layers=2).clone(watch=True)
-    batch = lay_out(PAIRS, PACKED, SRC_LENGTH, TGT_LENGTH)
-    source, target = model_inputs(batch)
 
     def alone(params):
-        variables = {"params": params}
-        encoded = model.apply(variables, source, method="encode")
-        _, watched_BLM = model.apply(variables, encoded, source, target, method="decode")
-        return coverage(watched_BLM, batch)
+        return coverage(MODEL.apply({"params": params}, method=watched), BATCH)
 
-    params = random_params(model, seed=2)
-    value, want = jax.jit(jax.value_and_grad(alone))(params)
+    def watched(model):
+        source, target = model_inputs(BATCH)
+        return model.decode(model.encode(source), source, target)[1]
+
+    value, own = jax.jit(jax.value_and_grad(alone))(PARAMS)
+    want = jax.flatten_util.ravel_pytree(own)[0]
     plain, before = gradients(0.0)
     both, sums = gradients(WEIGHT)
-    got = jax.tree.map(lambda a, b: (a - b) / WEIGHT, both, plain)
-    flat_got, flat_want = (jax.flatten_util.ravel_pytree(tree)[0] for tree in (got, want))
-    assert relative_error(flat_got, flat_want) < 1e-4
-    assert np.linalg.norm(flat_want) > 1e-2
+    assert relative_error((both - plain) / WEIGHT, want) < 1e-4
+    assert np.linalg.norm(want) > 1e-2
     assert before.auxiliary == {} and sums.smoothed_nats == before.smoothed_nats
     assert sums.auxiliary["coverage"] == pytest.approx(float(WEIGHT * value), rel=1e-6)
     whole = float(sums.smoothed_nats + WEIGHT * value)
@@ -225,15 +188,13 @@ def test_micro_batches_add_up():
     two, sums_of_two = gradients(WEIGHT, micro_batches=2)
     want = float(sums.auxiliary["coverage"])
     assert sums_of_two.auxiliary["coverage"] == pytest.approx(want, rel=1e-6)
-    flat, flat_of_two = (jax.flatten_util.ravel_pytree(tree)[0] for tree in (one, two))
-    assert relative_error(flat_of_two, flat) < 1e-5
+    assert relative_error(two, one) < 1e-5
 
 
 def test_a_model_that_does_not_watch_is_refused():
     loss_fn = make_loss_fn(tiny_model(), 0.1, auxiliary={"coverage": 1.0})
-    batch = lay_out(PAIRS, PACKED, SRC_LENGTH, TGT_LENGTH)
     with pytest.raises(ValueError, match="coverage needs a model with watch=True"):
-        jax.eval_shape(loss_fn, random_params(tiny_model()), batch)
+        jax.eval_shape(loss_fn, PARAMS, BATCH)
 
 
 SETTINGS = {"train__steps": 12, "train__checkpoint_every": 5, "train__valid_every": 12}

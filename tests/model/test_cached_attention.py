@@ -1,4 +1,7 @@
-"""Attention over the cache of search against the references of equation 1."""
+"""The cache of search: its scores, blocks and writes.
+
+tests/model/test_harness.py compares search's steps with all positions at once, for every score.
+"""
 
 import functools
 
@@ -7,131 +10,32 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.fixtures.references import (
-    additive_by_hand,
-    bilinear_by_hand,
-    cosine_by_hand,
-    dot_by_hand,
-    softmax_by_hand,
-    values_by_hand,
-)
-from tests.fixtures.tiny import relative_error
+from tests.fixtures.tiny import drawn_params, relative_error
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.attention.cached_attention import (
-    attend_to_cache,
-    cached_places,
     cached_score,
     empty_blocks,
     last_block,
-    own_past,
     replaced,
     with_new_position,
 )
 from transformer_jax.model.attention.scores import SCORES
 
-B, L, M, H, K, V = 2, 3, 4, 5, 6, 7
+B, L, M, H, K = 2, 3, 4, 5, 6
 DRAW = np.random.default_rng(1)
-QUERY, KEY, VALUE, VECTOR, BIAS = (
-    DRAW.normal(size=shape).astype(np.float32)
-    for shape in [(B, L, H, K), (B, M, H, K), (B, M, H, V), (H, K), (H, K)]
-)
-MATRIX = DRAW.normal(size=(H, K, K)).astype(np.float32)
-GAIN = DRAW.normal(size=H).astype(np.float32)
-PARAMS = {"vector": VECTOR, "bias": BIAS, "matrix": MATRIX, "gain": GAIN}
-BY_HAND = {
-    "scaled_dot": dot_by_hand(QUERY, KEY, K**-0.5),
-    "dot": dot_by_hand(QUERY, KEY),
-    "additive": additive_by_hand(QUERY, KEY, VECTOR, BIAS),
-    "bilinear": bilinear_by_hand(QUERY, KEY, MATRIX),
-    "cosine": cosine_by_hand(QUERY, KEY, GAIN),
+QUERY, KEY = (DRAW.normal(size=(B, length, H, K)).astype(np.float32) for length in (L, M))
+PARAMS = {
+    name: drawn_params(score.parameters, {"heads": H, "d_k": K}, DRAW)
+    for name, score in SCORES.items()
 }
 
 
-def by_hand(score):
-    assert score in BY_HAND, f"add the scores of {score!r}, computed in NumPy, to BY_HAND"
-    return BY_HAND[score]
-
-
-MASK = DRAW.random((B, 1, L, M)) < 0.6
-MASK[:, :, np.arange(L), np.arange(L)] = True  # each query may attend to something
-LONGER = ((0, 0), (0, 0), (0, 0), (0, 2))  # a mask or bias of a longer cache
-
-
-def blocks_of(key, value, ends):
-    head_by_head = [np.swapaxes(x, 1, 2) for x in (key, value)]
-    return list(zip(*(np.split(x, ends[:-1], axis=2) for x in head_by_head), strict=True))
-
-
-def attended(query, blocks, mask, score="scaled_dot", bias=None):
-    score = cached_score(SCORES[score], PARAMS)
-    return jax.jit(lambda *args: attend_to_cache(*args, score=score, bias=bias))(
-        query, blocks, mask
-    )
-
-
 @pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("ends", [[M], [1, M], [2, 3, M]], ids=str)
-def test_attention_to_a_cache_in_blocks_equals_equation_1(ends, score):
-    blocks = blocks_of(KEY, VALUE, ends)
-    heads, weights = attended(QUERY, blocks, np.pad(MASK, LONGER), score)
-    want = softmax_by_hand(by_hand(score), MASK)
-    assert relative_error(weights, want) < 1e-6
-    assert relative_error(heads, values_by_hand(want, VALUE)) < 1e-6
-
-
-def test_a_bias_is_added_to_the_scaled_scores():
-    bias = DRAW.normal(size=(B, H, 1, M)).astype(np.float32)
-    blocks = blocks_of(KEY, VALUE, [1, M])
-    heads, weights = attended(QUERY, blocks, np.pad(MASK, LONGER), bias=np.pad(bias, LONGER))
-    want = softmax_by_hand(BY_HAND["scaled_dot"] + bias, MASK)
-    assert relative_error(weights, want) < 1e-6
-    assert relative_error(heads, values_by_hand(want, VALUE)) < 1e-6
-
-
-@pytest.mark.parametrize("size", [1e2, 1e3, 1e6])
-def test_a_masked_weight_is_0_however_much_larger_its_score_is(size):
-    query = np.full((B, L, H, K), size, np.float32)
-    mask = np.broadcast_to(MASK[:, :, :1], (B, 1, L, M))
-    key = np.where(mask[:, 0, 0, :, None, None], -size, size) * np.ones((B, M, H, K), np.float32)
-    heads, weights = attended(query, blocks_of(key, VALUE, [1, M]), mask)
-    masked = ~np.broadcast_to(mask, weights.shape)
-    assert masked.any() and (np.asarray(weights)[masked] == 0).all()
-    equal = mask / mask.sum(-1, keepdims=True) * np.ones((B, H, L, M))
-    assert relative_error(heads, values_by_hand(equal, VALUE)) < 1e-6
-
-
-@pytest.mark.parametrize("score", SCORES)
-def test_scores_of_bfloat16_keys_are_summed_in_float32(score):
+def test_scores_of_bfloat16_keys_are_those_of_training(score):
     query, key = (jnp.asarray(x, jnp.bfloat16) for x in (QUERY, KEY))
-    got = cached_score(SCORES[score], PARAMS)(query, jnp.swapaxes(key, 1, 2))
+    got = cached_score(SCORES[score], PARAMS[score])(query, jnp.swapaxes(key, 1, 2))
     assert got.dtype == jnp.float32
-    rounded = [np.asarray(x, np.float32) for x in (query, key)]
-    want = {
-        "scaled_dot": lambda: dot_by_hand(*rounded, K**-0.5),
-        "dot": lambda: dot_by_hand(*rounded),
-        "additive": lambda: additive_by_hand(*rounded, VECTOR, BIAS),
-        "bilinear": lambda: bilinear_by_hand(*rounded, MATRIX),
-        "cosine": lambda: cosine_by_hand(*rounded, GAIN),
-    }[score]()
-    # These two round the turned query, or both vectors of length 1, to bfloat16 again.
-    assert relative_error(got, want) < (2**-7 if score in ("bilinear", "cosine") else 1e-6)
-
-
-def test_a_hypothesis_sees_the_allowed_keys_of_its_own_ancestors():
-    # Two beams, three positions: hypothesis 0 came from slots 0, 1, 0 and hypothesis 1 from
-    # 0, 0, 1. The patterns allow positions 0 and 1. Keys are ordered by position, then by slot.
-    ancestors = jnp.array([[[0, 1, 0], [0, 0, 1]]])
-    allowed = jnp.array([True, True, False]).reshape(1, 1, 1, 3)
-    mask = own_past(allowed, ancestors)
-    assert mask.shape == (1, 1, 2, 6)
-    assert mask[0, 0].astype(int).tolist() == [[1, 0, 0, 1, 0, 0], [1, 0, 1, 0, 0, 0]]
-
-
-def test_the_newest_position_and_the_cache_are_of_one_sentence():
-    newest, cached = cached_places(jnp.array([4, 0, 7]), 3)
-    assert newest.positions.tolist() == [[4], [0], [7]]
-    assert cached.positions.tolist() == [[0, 1, 2]]
-    assert newest.segments.tolist() == [[1]] and cached.segments.tolist() == [[1, 1, 1]]
+    assert relative_error(got, SCORES[score].compute(PARAMS[score], query, key)) < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -149,10 +53,10 @@ def test_new_keys_and_values_are_written_at_each_row_s_position_and_nowhere_else
     lengths, beams = [2, 5], 4  # positions 0, 1 and 2 to 6
     blocks, want = [], []
     for length in lengths:
-        block = [DRAW.normal(size=(B, H, length, beams, size)).astype("f") for size in (K, V)]
+        block = [DRAW.normal(size=(B, H, length, beams, size)).astype("f") for size in (K, 7)]
         blocks.append(tuple(block))
         want.append([np.array(x) for x in block])
-    new = [DRAW.normal(size=(B, beams, H, size)).astype("f") for size in (K, V)]
+    new = [DRAW.normal(size=(B, beams, H, size)).astype("f") for size in (K, 7)]
     for b, position in enumerate(positions):
         block, place = (0, position) if position < 2 else (1, position - 2)
         for part in (0, 1):

@@ -6,11 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import log_softmax
 
-from tests.fixtures.references import softmax_by_hand
+from tests.fixtures.references import along_a_direction, softmax_by_hand
 from tests.fixtures.tiny import (
     VOCABULARY,
     lay_out,
+    model_inputs,
     random_pairs,
     random_params,
     relative_error,
@@ -19,8 +21,6 @@ from tests.fixtures.tiny import (
 from transformer_jax.model.outputs.consistency import CONSISTENCY
 from transformer_jax.model.outputs.cross_entropy import LossSettings
 from transformer_jax.model.outputs.softmax_output import projected_loss
-from transformer_jax.model.sides.embeddings import shift_right
-from transformer_jax.text.vocabulary import BOS
 
 B, L, D, V = 4, 5, 6, 12  # V is padded
 REAL_V = 9
@@ -68,15 +68,8 @@ def test_the_gradient_is_that_of_the_mean_cross_entropy_and_the_divergence(block
     gap = 3 * divergence_by_hand(*arrays)
     assert float(sums.auxiliary[CONSISTENCY]) == pytest.approx(gap, rel=1e-5)
     assert float(total(*narrow(*arrays))[0]) == pytest.approx(float(value), rel=1e-6)
-    draw = np.random.default_rng(4)
-    for n, gradient in enumerate(gradients):
-        direction = draw.normal(size=arrays[n].shape)
-        moved = [
-            objective_by_hand(*arrays[:n], arrays[n] + h * direction, *arrays[n + 1 :])
-            for h in (1e-5, -1e-5)
-        ]
-        slope = (np.asarray(gradient, np.float64) * direction).sum()
-        assert slope == pytest.approx((moved[0] - moved[1]) / 2e-5, rel=1e-4)
+    slope, want = along_a_direction(lambda at: objective_by_hand(*at), gradients, arrays, 1e-5)
+    assert slope == pytest.approx(want, rel=1e-4)
     assert not np.any(gradients[0][~REAL]) and not np.any(gradients[2][REAL_V:])
 
 
@@ -93,10 +86,11 @@ def test_the_divergence_of_bfloat16_is_summed_in_float32():
 BATCH = lay_out(random_pairs(0, [(9, 7), (4, 5), (2, 3), (6, 8)]), [[0, 2], [1, 3]], 16, 16)
 WITH = SETTINGS._replace(vocabulary_size=VOCABULARY, auxiliary=((CONSISTENCY, 3.0),))
 ROWS = jnp.arange(2)
+KEYS = {"dropout": jax.random.key(5)}
 
 
 def loss_of(model, params, settings):
-    apply = functools.partial(model.apply, method="loss", rngs={"dropout": jax.random.key(5)})
+    apply = functools.partial(model.apply, method="loss", rngs=KEYS)
     return jax.jit(lambda params: apply({"params": params}, BATCH, ROWS, settings))(params)
 
 
@@ -108,7 +102,7 @@ def test_the_loss_is_the_mean_of_two_passes_and_how_far_they_differ(remat, outpu
     params = random_params(model)
 
     def logits_of_both(model):
-        target = BATCH.tgt._replace(ids=shift_right(BATCH.tgt.ids, BATCH.tgt.positions, BOS))
+        _, target = model_inputs(BATCH)
         both = []
         for _ in range(2):
             encoded = model.encode(BATCH.src, ROWS)
@@ -116,13 +110,10 @@ def test_the_loss_is_the_mean_of_two_passes_and_how_far_they_differ(remat, outpu
             both.append(model.out().logits(x, model.given(None, encoded, BATCH.src, target)))
         return both
 
-    keys = {"dropout": jax.random.key(5)}
-    both = jax.jit(
-        lambda params: model.apply({"params": params}, method=logits_of_both, rngs=keys)
-    )(params)
+    apply = functools.partial(model.apply, method=logits_of_both, rngs=KEYS)
+    both = jax.jit(apply)({"params": params})
     real = np.asarray(BATCH.tgt.segments) != 0
-    logs = [np.asarray(x, np.float64)[..., :VOCABULARY] for x in both]
-    logs = [x - np.log(np.exp(x).sum(-1, keepdims=True)) for x in logs]
+    logs = [log_softmax(np.asarray(x, np.float64)[..., :VOCABULARY], axis=-1) for x in both]
     targets = np.asarray(BATCH.tgt.ids)[..., None]
     nats = [-np.take_along_axis(x, targets, -1)[..., 0][real].sum() for x in logs]
     gap = ((np.exp(logs[0]) - np.exp(logs[1])) * (logs[0] - logs[1])).sum(-1)[real].sum() / 4

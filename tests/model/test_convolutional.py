@@ -8,14 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.fixtures.tiny import relative_error, tiny_model
-from transformer_jax.config.checks import check
-from transformer_jax.config.data import DataConfig
+from tests.fixtures.tiny import (
+    batch_of,
+    model_inputs,
+    place_of,
+    random_params,
+    relative_error,
+    tiny_model,
+)
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.config.schema import Config
-from transformer_jax.errors import ConfigError
 from transformer_jax.model.axes import unboxed
-from transformer_jax.model.interfaces import Place
 from transformer_jax.model.parameters import init_params
 from transformer_jax.model.sides.convolutional import (
     Affine,
@@ -23,11 +25,10 @@ from transformer_jax.model.sides.convolutional import (
     ConvolutionalEncoder,
     ConvolutionalLayer,
     LayerContext,
-    around,
 )
 
 FIXTURE = Path(__file__).parent.parent / "fixtures" / "convolutional.npz"
-SRC_LENGTHS, TGT_LENGTHS = (9, 4, 6), (7, 3, 5)
+SOURCE, TARGET = place_of([9], [4], [6]), place_of([7], [3], [5])
 CONFIG = ModelConfig(
     encoder="convolutional",
     decoder="convolutional",
@@ -64,33 +65,23 @@ def stack_of(arrays, kind, stack):
     return jax.tree.map(jnp.float32, params)
 
 
-def place_of(lengths):
-    inside = np.arange(max(lengths)) < np.array(lengths)[:, None]
-    return Place(jnp.int32(inside), jnp.int32(inside * np.arange(max(lengths))))
-
-
 def test_outputs_and_gradients_equal_pytorch_s():
     with np.load(FIXTURE) as file:
         arrays = dict(file)
-    source, target = place_of(SRC_LENGTHS), place_of(TGT_LENGTHS)
     encoder = ConvolutionalEncoder(CONFIG)
     decoder = ConvolutionalDecoder(CONFIG, ConvolutionalEncoder)
 
     def outputs(params):
-        encoded = encoder.apply({"params": params["encoder"]}, arrays["source"], source, None)
-        sides = arrays["target"], target, encoded, source, None
-        embedded, place, encoded, source_place, rows = sides
-        decoded, _ = decoder.apply(
-            {"params": params["decoder"]}, embedded, place, encoded, source_place, rows
-        )
-        return encoded, decoded
+        encoded = encoder.apply({"params": params["encoder"]}, arrays["source"], SOURCE, None)
+        sides = arrays["target"], TARGET, encoded, SOURCE, None
+        return encoded, decoder.apply({"params": params["decoder"]}, *sides)[0]
 
     def objective(params):
-        return (outputs(params)[1] ** 2)[target.segments != 0].sum()
+        return (outputs(params)[1] ** 2)[TARGET.segments != 0].sum()
 
     params = {stack: stack_of(arrays, "weight", stack) for stack in ("encoder", "decoder")}
     encoded, decoded = jax.jit(outputs)(params)
-    for got, name, place in ((encoded, "encoded", source), (decoded, "decoded", target)):
+    for got, name, place in ((encoded, "encoded", SOURCE), (decoded, "decoded", TARGET)):
         real = place.segments != 0
         assert relative_error(got[real], arrays[name][real]) < 1e-6
     got = jax.grad(objective)(params)
@@ -98,15 +89,6 @@ def test_outputs_and_gradients_equal_pytorch_s():
     paths = jax.tree_util.tree_leaves_with_path(want)
     for (path, gradient), found in zip(paths, jax.tree.leaves(got), strict=True):
         np.testing.assert_allclose(found, gradient, rtol=1e-4, atol=1e-4, err_msg=str(path))
-
-
-def test_a_convolution_sees_its_own_sentence_alone():
-    x = jnp.arange(1.0, 6.0).reshape(1, 5, 1)
-    segments = jnp.array([[1, 1, 2, 2, 0]])
-    middle = around(x, segments, 1, 1)[0].tolist()
-    assert middle == [[0, 1, 2], [1, 2, 0], [0, 3, 4], [3, 4, 0], [0, 0, 0]]
-    past = around(x, segments, 2, 0)[0].tolist()
-    assert past == [[0, 0, 1], [0, 1, 2], [0, 0, 3], [0, 3, 4], [0, 0, 0]]
 
 
 def test_the_variance_of_a_layer_is_that_of_its_input_at_first():
@@ -126,32 +108,12 @@ def test_the_variance_of_a_layer_is_that_of_its_input_at_first():
 def test_an_encoder_s_layer_sees_as_many_positions_on_each_side(width):
     config = dataclasses.replace(CONFIG, num_layers=1, kernel_width=width)
     module = ConvolutionalEncoder(config)
-    place = place_of((11,))
+    place = place_of([11])
     x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 11, 12)), jnp.float32)
     variables = unboxed(module.init(jax.random.key(0), x, place, None))
     of_middle = jax.grad(lambda x: module.apply(variables, x, place, None)[0, 5].sum())(x)
     seen = np.flatnonzero(np.abs(of_middle[0]).max(-1))
     assert seen.tolist() == list(range(5 - width // 2, 6 + width // 2))
-
-
-def test_an_even_width_is_refused():
-    model = ModelConfig(encoder="convolutional", kernel_width=4)
-    with pytest.raises(ConfigError, match=r"kernel_width=4 is even: .*Use 5"):
-        check(Config(model=model, data=DataConfig(source="grammar")))
-
-
-@pytest.mark.parametrize(
-    ("changes", "name"),
-    [
-        ({"score": "dot"}, "score"),
-        ({"positions": "rotary"}, "positions"),
-        ({"attention_memory": "coverage"}, "attention_memory"),
-    ],
-)
-def test_keys_of_parts_that_it_lacks_are_refused(changes, name):
-    model = ModelConfig(encoder="convolutional", decoder="convolutional", **changes)
-    with pytest.raises(ConfigError, match=f"model.{name}=.*changes nothing"):
-        check(Config(model=model, data=DataConfig(source="grammar")))
 
 
 def test_products_begin_with_the_lengths_of_the_paper():
@@ -171,7 +133,7 @@ def test_dropout_falls_on_inputs_of_convolutions_and_on_the_decoder_s_output():
     layer = ConvolutionalLayer(config)
     draw = np.random.default_rng(0)
     x = jnp.asarray(draw.normal(size=(3, 9, 10)), jnp.float32)
-    context = LayerContext(place_of(SRC_LENGTHS), None)
+    context = LayerContext(SOURCE, None)
     variables = unboxed(layer.init(jax.random.key(0), x, context))
     rngs = jax.random.key(1)
     whole, _ = layer.apply(variables, x, context)
@@ -185,13 +147,10 @@ def test_dropout_falls_on_inputs_of_convolutions_and_on_the_decoder_s_output():
     residual, _ = layer.apply(without, x, some, rngs={"dropout": rngs})
     np.testing.assert_allclose(residual, x * 0.5**0.5, rtol=1e-6)
 
-    decoder = ConvolutionalDecoder(config, ConvolutionalEncoder)
-    source = place_of(SRC_LENGTHS)
-    embedded = jnp.asarray(draw.normal(size=(3, 7, 12)), jnp.float32)
-    encoded = jnp.asarray(draw.normal(size=(3, 9, 24)), jnp.float32)
-    sides = place_of(TGT_LENGTHS), encoded, source, jnp.arange(3)
-    target, encoded, source, rows = sides
-    keys = {"params": jax.random.key(0), "dropout": rngs}
-    variables = unboxed(decoder.init(keys, embedded, target, encoded, source, None))
-    y, _ = decoder.apply(variables, embedded, target, encoded, source, rows, rngs={"dropout": rngs})
+    model = tiny_model(encoder="convolutional", decoder="convolutional", dropout=0.5)
+    variables = {"params": random_params(model)}
+    source, target = model_inputs(batch_of((9, 7), (4, 6), (6, 7)))
+    encoded = model.apply(variables, source, method="encode")
+    sides = encoded, source, target, jnp.arange(3)
+    y, _ = model.apply(variables, *sides, method="decode", rngs={"dropout": rngs})
     assert 0.35 < float((y == 0).mean()) < 0.65

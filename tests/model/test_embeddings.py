@@ -7,18 +7,12 @@ import pytest
 
 from tests.fixtures.tiny import (
     VOCABULARY,
-    lay_out,
+    batch_of,
     model_inputs,
-    random_pairs,
     random_params,
     relative_error,
     tiny_model,
 )
-from transformer_jax.config.checks import check
-from transformer_jax.config.data import DataConfig
-from transformer_jax.config.model import ModelConfig
-from transformer_jax.config.schema import Config
-from transformer_jax.errors import ConfigError
 from transformer_jax.model.axes import unboxed
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.parameters import parameter_count
@@ -62,29 +56,13 @@ def test_dropout_falls_on_the_sum_of_embedding_and_position():
 
 
 def test_fix_norm_makes_every_vector_1_long_as_input_and_for_logits():
-    model = tiny_model(fix_norm=True)
-    module = Embedding(model.config, VOCABULARY)
+    module = Embedding(tiny_model(fix_norm=True).config, VOCABULARY)
     table = jnp.asarray(np.random.default_rng(0).normal(size=(128, 12)), jnp.float32)
     got = module.apply({"params": {"table": table}}, jnp.array([[3, 7]]), 0.0, None)
     want = table / np.linalg.norm(table, axis=1, keepdims=True)
     np.testing.assert_allclose(got[0], 12**0.5 * want[jnp.array([3, 7])], rtol=1e-5)
     rows = module.apply({"params": {"table": table}}, method="for_output")
     np.testing.assert_allclose(rows, want, rtol=1e-5)
-    # The length of a vector has no effect, so a gradient has no part along the vector.
-    params = random_params(model)
-    inputs = model_inputs(lay_out(random_pairs(0, [(9, 7)]), [[0]], 9, 7))
-    logits = model.apply({"params": params}, *inputs)[..., :VOCABULARY]
-    longer = {**params, "embedding": {"table": 3 * params["embedding"]["table"]}}
-    of_longer = model.apply({"params": longer}, *inputs)[..., :VOCABULARY]
-    assert relative_error(of_longer, logits) < 1e-5
-
-
-def test_fix_norm_needs_one_matrix_of_input_and_output():
-    model = ModelConfig(fix_norm=True, tie_embeddings=False)
-    with pytest.raises(ConfigError, match=r"fix_norm=True.*Set model.tie_embeddings=True"):
-        check(Config(model=model, data=DataConfig(source="grammar")))
-    tied = ModelConfig(fix_norm=True, tie_embeddings=False, tie_output=True)
-    check(Config(model=tied, data=DataConfig(source="grammar")))
 
 
 def test_each_side_has_a_table_of_its_size_and_the_output_is_the_target_s():
@@ -93,13 +71,13 @@ def test_each_side_has_a_table_of_its_size_and_the_output_is_the_target_s():
     params = random_params(model)
     assert params["embedding"]["table"].shape == (256, 12)
     assert params["tgt_embedding"]["table"].shape == (256, 12) and "output" not in params
-    pairs = random_pairs(0, [(9, 7)])
-    inputs = model_inputs(lay_out(pairs, [[0]], 9, 7))
+    batch = batch_of((9, 7))
+    inputs = model_inputs(batch)
     logits = model.apply({"params": params}, *inputs)
     table_VD = params["tgt_embedding"]["table"].at[140].mul(3)
     tripled = {**params, "tgt_embedding": {"table": table_VD}}
     got = model.apply({"params": tripled}, *inputs)
-    assert 140 not in np.concatenate(pairs[0])  # so it is changed as an output alone
+    assert not (batch.tgt.ids == 140).any()  # so it is changed as an output alone
     assert relative_error(got[..., 140], 3 * logits[..., 140]) < 1e-5
     assert relative_error(got[..., :140], logits[..., :140]) < 1e-6
     assert (np.asarray(logits[..., 150:]) < -1e8).all() and (logits[..., 149] > -1e8).all()
@@ -109,7 +87,7 @@ def test_each_side_has_a_table_of_its_size_and_the_output_is_the_target_s():
 def test_an_attention_memory_reads_the_source_s_words_without_their_positions():
     model = tiny_model(attention_memory="coverage_embedding", num_layers=1)
     params = random_params(model)
-    source, _ = model_inputs(lay_out(random_pairs(0, [(9, 7)]), [[0]], 9, 7))
+    source, _ = model_inputs(batch_of((9, 7)))
     words = model.apply({"params": params}, source, method="source_place").words
     want = params["embedding"]["table"][source.ids] * 12**0.5
     np.testing.assert_allclose(words, want, rtol=1e-6)

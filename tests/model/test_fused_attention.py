@@ -9,35 +9,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.fixtures.tiny import lay_out, model_inputs, random_pairs, random_params, tiny_model
+from tests.fixtures.tiny import batch_of, model_inputs, place_of, random_params, tiny_model
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.model.attention.maps import attention_maps
 from transformer_jax.model.attention.multi_head import attend
 from transformer_jax.model.attention.patterns import causal, mask_of, same_sentence, strided, within
 from transformer_jax.model.attention.scores import inverse_root
-from transformer_jax.model.interfaces import Place
 from transformer_jax.model.kernels.choices import Keys, Queries, Setting, with_attention_kernel
 from transformer_jax.model.kernels.fused_attention import LONGEST_BLOCK, fused_attend
 from transformer_jax.model.parameters import abstract_params
 from transformer_jax.text.batches import Packed
 
 HEADS, D_K, D_V = 3, 16, 32
-# Sentences of each packed row. Of 150 positions there are five blocks, and of 20 one; both are
-# padded to whole blocks.
-LONG = ([70, 40, 13], [150], [1, 2])
-SHORT = ([9, 4, 5], [20], [3, 1])
-
-
-def place(sentences, length):
-    segments, positions = np.zeros((2, len(sentences), length), np.int32)
-    for row, lengths in enumerate(sentences):
-        begin = 0
-        for number, own in enumerate(lengths):
-            segments[row, begin : begin + own] = number + 1
-            positions[row, begin : begin + own] = np.arange(own)
-            begin += own
-    return Place(jnp.asarray(segments), jnp.asarray(positions))
+# Of 150 positions there are five blocks, and of 20 one; both are padded to whole blocks.
+LONG = place_of([70, 40, 13], [150], [1, 2])
+SHORT = place_of([9, 4, 5], [20], [3, 1])
 
 
 CASES = {
@@ -52,13 +39,10 @@ CASES = {
 
 def both_ways(name, dtype=jnp.float32):
     """Outputs and gradients by queries, keys and values: of the kernel, and of `attend`."""
-    query_sentences, key_sentences, patterns = CASES[name]
-    sides = tuple(
-        place(sentences, max(map(sum, sentences))) for sentences in (query_sentences, key_sentences)
-    )
+    *sides, patterns = CASES[name]
     draw = np.random.default_rng(5)
     arrays = tuple(
-        jnp.asarray(draw.normal(size=(len(LONG), side.segments.shape[1], HEADS, size)), dtype)
+        jnp.asarray(draw.normal(size=(*side.segments.shape, HEADS, size)), dtype)
         for side, size in zip((sides[0], sides[1], sides[1]), (D_K, D_K, D_V), strict=True)
     )
     real = (sides[0].segments != 0)[:, :, None, None]
@@ -80,8 +64,7 @@ def both_ways(name, dtype=jnp.float32):
 
 def test_blocks_that_no_query_may_attend_to_are_not_read():
     """Their weights are 0, but 0 times NaN is NaN."""
-    sentences = ([2 * LONGEST_BLOCK, 2 * LONGEST_BLOCK],)
-    where = place(sentences, 4 * LONGEST_BLOCK)
+    where = place_of([2 * LONGEST_BLOCK, 2 * LONGEST_BLOCK])
     draw = np.random.default_rng(6)
     arrays = draw.normal(size=(3, 1, 4 * LONGEST_BLOCK, HEADS, D_K)).astype(np.float32)
     query, key, value = map(jnp.asarray, arrays)
@@ -112,7 +95,7 @@ def test_in_bfloat16_the_kernel_is_as_exact_as_attend():
 
 
 def test_padding_gets_zeros_and_gives_no_gradient_even_if_its_own_is_not_finite():
-    side = place(([3],), 20)
+    side = place_of([3], length=20)
     draw = np.random.default_rng(1)
     query, key = jnp.asarray(draw.normal(size=(2, 1, 20, HEADS, D_K)), jnp.float32)
 
@@ -176,7 +159,7 @@ def test_what_the_kernel_does_not_compute_is_computed_without_it(changes, kernel
 
 def test_a_model_with_the_kernel_gives_its_weights_to_plots():
     """Then it computes equation 1, since the kernel gives none."""
-    batch = lay_out(random_pairs(0, [(9, 7), (4, 5)]), [[0], [1]], 9, 8)
+    batch = batch_of((9, 7), (4, 5))
     plain, fused = (
         tiny_model(d_k=16, d_v=16, attention_kernel=kernel) for kernel in ("plain", "fused")
     )

@@ -11,6 +11,7 @@ from jax.flatten_util import ravel_pytree
 
 from tests.fixtures.tiny import (
     VOCABULARY,
+    batch_of,
     lay_out,
     random_pairs,
     random_params,
@@ -193,7 +194,7 @@ def test_the_baseline_is_a_running_mean_of_the_loss_per_subword():
 def test_draws_have_the_output_s_bias_in_their_loss():
     model = tiny_model(num_layers=1, d_ff=0, output_bias=True).clone(watch=True)
     params = random_params(model)
-    batch = lay_out(random_pairs(0, [(4, 1)]), [[0]], 4, 1)
+    batch = batch_of((4, 1))
     loss = jax.jit(make_loss_fn(model, 0.0, auxiliary=WEIGHTS))
     arguments = batch, jnp.arange(1), jax.random.key(0), jnp.float32(3)
     before = loss(params, *arguments).nats

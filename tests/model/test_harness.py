@@ -4,9 +4,9 @@ Other files test each function of the model against slow NumPy; this file tests 
 Meshes are in tests/parallel, the counts of cost in tests/training/test_cost.py.
 """
 
-import dataclasses
 import functools
 import json
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.fixtures.references import along_a_direction
 from tests.fixtures.steps import assert_steps_equal_all_at_once
 from tests.fixtures.tiny import (
     SIZES,
@@ -31,13 +32,16 @@ from tests.fixtures.tiny import (
 from tests.model.configs import CONFIGS, COVERING, DISTANCES, ONE_LAYER
 from transformer_jax.config.checks import check
 from transformer_jax.config.data import DataConfig
+from transformer_jax.config.decode import DecodeConfig
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import Config
 from transformer_jax.config.serialization import from_json, to_json
+from transformer_jax.config.train import TrainConfig
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.interfaces import Now, SearchSizes
 from transformer_jax.model.outputs.cross_entropy import LossSettings
 from transformer_jax.model.parameters import abstract_params, axis_names, narrowed
+from transformer_jax.text.batches import Batch
 from transformer_jax.text.vocabulary import EOS
 
 SRC_LENGTH, TGT_LENGTH = 24, 23  # a window of 5 is computed in blocks of 16
@@ -47,6 +51,9 @@ SOURCES = {2: [(4,), (1,), (0,), (2,)], 3: [(2, 5), (0, 2), (0,), (1, 2)]}
 EVERY = pytest.mark.parametrize("name", CONFIGS)
 # Lines with a backward pass of their own: of a score, a normalizer, a kernel, and each output.
 OWN_GRADIENTS = ("base", "sink", "fused", "gelu", "fix-norm", "no-feed-forward")
+
+
+SETTINGS = LossSettings(0.1, VOCABULARY, "float32", 2048, 1)
 
 
 @functools.cache
@@ -67,6 +74,21 @@ def pairs_of(name: str) -> list[Pair]:
     """The pairs, in which the model's source has as many sentences as it reads."""
     sources = CONFIGS[name].get("sources", 1)
     return PAIRS if sources == 1 else with_sources(PAIRS, SOURCES[sources])
+
+
+def packed_pairs(name: str, *more: list[int]) -> Batch:
+    """The pairs in two rows, and rows with `more`."""
+    return lay_out(pairs_of(name), [[0, 2], [1, 3], *more], SRC_LENGTH, TGT_LENGTH)
+
+
+def nats_of(model: EncoderDecoder, batch: Batch) -> Callable[[Any], Any]:
+    """The smoothed loss as a function of the parameters."""
+    settings = SETTINGS._replace(dtype=model.config.dtype)
+
+    def nats(params: Any) -> Any:
+        return model.apply({"params": params}, batch, None, settings, method="loss").smoothed_nats
+
+    return nats
 
 
 def logits_of_pairs(name: str, rows: list[list[int]], length: tuple[int, int]) -> dict[int, Any]:
@@ -124,9 +146,7 @@ def test_a_position_depends_on_no_later_target_input(name):
 def test_every_parameter_changes_the_logits(name):
     """But for a softmax's bias of keys: it takes out what all scores of a query have in common."""
     _, params = model_and_params(name)
-    batch = lay_out(
-        pairs_of(name), [[0, 2], [1, 3], [], []], SRC_LENGTH, TGT_LENGTH
-    )  # compiled already
+    batch = packed_pairs(name, [], [])  # compiled already
     real = batch.tgt.segments != 0
     want = compiled(name)(batch)[real][:, :VOCABULARY]
     leaves, tree = jax.tree.flatten(params)
@@ -158,7 +178,7 @@ def test_narrow_weights_change_the_logits_as_little_as_their_rounding(name):
     model, params = model_and_params(name)
     narrow = narrowed(model, params, "bfloat16")
     exact = jax.tree.map(lambda x: x.astype("float32"), narrow)
-    batch = lay_out(pairs_of(name), [[0, 2], [1, 3]], SRC_LENGTH, TGT_LENGTH)
+    batch = packed_pairs(name)
     apply = jax.jit(model.apply)
     got, want = (
         np.asarray(apply({"params": p}, *model_inputs(batch)))[..., :VOCABULARY]
@@ -205,14 +225,9 @@ def test_training_and_search_in_bfloat16_keep_their_types(name):
     differentiated: gradients are float32.
     """
     model = tiny_model(**{**CONFIGS[name], **ONE_LAYER, "dtype": "bfloat16"})
-    batch = lay_out(pairs_of(name), [[0, 2], [1, 3]], SRC_LENGTH, TGT_LENGTH)
-    settings = LossSettings(0.1, VOCABULARY, "bfloat16", 2048, 1)
+    batch = packed_pairs(name)
     sizes = SearchSizes(2, 3, 20, 9)
     now = Now(*(jnp.zeros(shape, jnp.int32) for shape in ((2,), (2, 3), (2, 3, 20))))
-
-    def loss(params: Any) -> Any:
-        sums = model.apply({"params": params}, batch, None, settings, method="loss")
-        return sums.smoothed_nats
 
     def step(model: EncoderDecoder) -> Any:
         cache = model.empty_cache(sizes)
@@ -221,6 +236,7 @@ def test_training_and_search_in_bfloat16_keep_their_types(name):
         return cache, stepped.cache, stepped.logits_BKV
 
     params = abstract_params(model)
+    loss = nats_of(model, batch)
     traced = jax.value_and_grad(loss) if name in OWN_GRADIENTS else loss
     result = jax.eval_shape(traced, params)
     assert {x.dtype.name for x in jax.tree.leaves(result)} == {"float32"}
@@ -234,16 +250,9 @@ def test_training_and_search_in_bfloat16_keep_their_types(name):
 @pytest.mark.parametrize("name", ["together", "ssru", "recurrent", "convolutional"])
 def test_rematerialization_changes_no_gradient(name):
     model, params = model_and_params(name)
-    batch = lay_out(pairs_of(name), [[0, 2], [1, 3]], SRC_LENGTH, TGT_LENGTH)
-    settings = LossSettings(0.1, VOCABULARY, "float32", 2048, 1)
-
-    def loss(params: Any, model: EncoderDecoder) -> Any:
-        sums = model.apply({"params": params}, batch, None, settings, method="loss")
-        return sums.smoothed_nats
-
+    batch = packed_pairs(name)
     kept, again = (
-        jax.jit(jax.grad(functools.partial(loss, model=m)))(params)
-        for m in (model, model.clone(remat=True))
+        jax.jit(jax.grad(nats_of(m, batch)))(params) for m in (model, model.clone(remat=True))
     )
     paths = jax.tree_util.tree_leaves_with_path(kept)
     for (path, one), other in zip(paths, jax.tree.leaves(again), strict=True):
@@ -259,24 +268,10 @@ def test_gradients_equal_finite_differences_in_double_precision(name):
     with jax.enable_x64(True):
         model = tiny_model(**{**CONFIGS[name], **ONE_LAYER, "dtype": "float64"})
         params = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), random_params(model))
-        batch = lay_out(pairs_of(name), [[0, 2], [1, 3]], SRC_LENGTH, TGT_LENGTH)
-        settings = LossSettings(0.1, VOCABULARY, "float64", 2048, 1)
-
-        @jax.jit
-        @jax.value_and_grad
-        def loss_and_gradient(params: Any) -> Any:
-            sums = model.apply({"params": params}, batch, None, settings, method="loss")
-            return sums.smoothed_nats
-
-        draw = np.random.default_rng(1)
-        _, gradient = loss_and_gradient(params)
-        direction = jax.tree.map(lambda x: draw.normal(size=x.shape), params)
-        ahead, behind = (
-            loss_and_gradient(jax.tree.map(lambda x, d, h=h: x + h * d, params, direction))[0]
-            for h in (1e-6, -1e-6)
-        )
-        slope = sum(jax.tree.leaves(jax.tree.map(lambda g, d: (g * d).sum(), gradient, direction)))
-        assert float(slope) == pytest.approx(float(ahead - behind) / 2e-6, rel=1e-5)
+        value_and_gradient = jax.jit(jax.value_and_grad(nats_of(model, packed_pairs(name))))
+        _, gradient = value_and_gradient(params)
+        slope, want = along_a_direction(lambda x: value_and_gradient(x)[0], gradient, params)
+        assert slope == pytest.approx(want, rel=1e-5)
 
 
 @EVERY
@@ -296,10 +291,8 @@ def test_the_config_survives_json(name):
     model = ModelConfig(**{**SIZES, **CONFIGS[name]})
     languages = ",".join(["de", "fr", "it"][: model_and_params(name)[0].sources])
     data = DataConfig(path=".", src=languages, tgt="en", max_length=16)
-    config = dataclasses.replace(Config(), model=model, data=data)
-    lengths = {"row_length": 16}
-    config = dataclasses.replace(config, train=dataclasses.replace(config.train, **lengths))
-    config = dataclasses.replace(config, decode=dataclasses.replace(config.decode, max_length=16))
+    train, decode = TrainConfig(row_length=16), DecodeConfig(max_length=16)
+    config = Config(model=model, data=data, train=train, decode=decode)
     check(config)
     assert from_json(to_json(config)) == config
     assert json.loads(to_json(config))["model"]["score"] == model.score
@@ -330,7 +323,7 @@ def test_a_second_source_without_text_changes_nothing_where_eos_is_hidden():
     """Then the model with two sources is that with one."""
     two, one = (tiny_model(**ONE_LAYER, sources=n, source_eos=False) for n in (2, 1))
     params = random_params(two)
-    batch = lay_out(PAIRS, [[0, 2], [1, 3]], SRC_LENGTH, TGT_LENGTH)
+    batch = packed_pairs("base")
     longer = [([*src, EOS], tgt) for src, tgt in PAIRS]
     both = lay_out(longer, [[0, 2], [1, 3]], SRC_LENGTH, TGT_LENGTH)
     first = {**params, "sources": params["sources"].at[0].set(0.0)}
@@ -343,7 +336,7 @@ def test_a_second_source_without_text_changes_nothing_where_eos_is_hidden():
 
 def test_neutral_parts_give_the_base_model():
     """A window over everything, coverage of weight 0, a dot product whose queries are scaled."""
-    batch = lay_out(PAIRS, [[0, 2], [1, 3]], SRC_LENGTH, TGT_LENGTH)
+    batch = packed_pairs("base")
     _, params = model_and_params("base")
     want = compiled("base")(batch)[..., :VOCABULARY]
 

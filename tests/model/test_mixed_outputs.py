@@ -7,7 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import expit, softmax
 
+from tests.fixtures.references import along_a_direction
+from tests.fixtures.tiny import drawn_params, place_of
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.interfaces import Given
 from transformer_jax.model.outputs import mixed_loss
@@ -24,17 +27,16 @@ SEED = 4
 DRAW = np.random.default_rng(8)
 
 
-def side(segments):
-    """Few subwords, so that they repeat."""
-    segments = np.array(segments)
-    new = np.pad(segments[:, 1:] != segments[:, :-1], ((0, 0), (1, 0)), constant_values=True)
-    begin = np.maximum.accumulate(np.where(new, np.arange(segments.shape[1]), 0), axis=1)
+def side(*rows, length):
+    """Sentences of few subwords, so that they repeat."""
+    place = place_of(*rows, length=length)
+    segments = np.asarray(place.segments)
     ids = np.where(segments, DRAW.integers(4, 7, segments.shape), 0)
-    return Packed(ids, segments, np.where(segments, np.arange(segments.shape[1]) - begin, 0))
+    return Packed(ids, segments, np.asarray(place.positions))
 
 
-SOURCE = side([[1, 1, 1, 2, 2], [1, 1, 0, 0, 0]])
-TARGET = side([[1, 1, 1, 1, 2, 2], [1, 1, 1, 1, 0, 0]])
+SOURCE = side([3, 2], [2], length=M)
+TARGET = side([4, 2], [4], length=L)
 READ = TARGET._replace(ids=np.array(shift_right(jnp.array(TARGET.ids), TARGET.positions, BOS)))
 
 
@@ -65,19 +67,12 @@ def drawn(name, **changes):
         table_VD=draw.normal(size=(PADDED, D)),
         encoded_BME=draw.normal(size=(B, M, E)),
         watched_BLM=raw_BLM / sums_BL1,
-        params={
-            name: draw.normal(size=[sizes[size] for size in parameter.sizes])
-            for name, parameter in out.parameters.items()
-        },
+        params=jax.tree.map(np.float64, drawn_params(out.parameters, sizes, draw)),
     )
 
 
 def given(found):
     return Given(found.table_VD, found.params, found.watched_BLM, found.encoded_BME, SOURCE, READ)
-
-
-def softmax(scores):
-    return np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
 
 
 def uniform(probs):
@@ -88,7 +83,7 @@ def copy_by_hand(found, b, i):
     """The probabilities of a position, and the cross entropy of its uniform part."""
     vocabulary = softmax(found.table_VD[:V] @ found.x_BLD[b, i])
     gate = found.params["copy_gate"] @ found.x_BLD[b, i] + found.params["copy_gate_bias"]
-    gate = 1 / (1 + np.exp(-gate))
+    gate = expit(gate)
     probs = (1 - gate) * vocabulary
     for m in range(M):
         probs[SOURCE.ids[b, m]] += gate * found.watched_BLM[b, i, m]
@@ -198,18 +193,15 @@ def test_gradients_are_finite_differences_of_the_equation(name):
     """By the decoder's output, the embedding, the output's parameters and what it attends to."""
     found, *_, gradients = compiled(name)
     leaves, structure = jax.tree.flatten(found)
-    of_leaves = jax.tree.leaves(gradients)
-    step = 1e-6
     moved = 0
 
     def loss_at(n, leaf):
-        return loss_by_hand(name, structure.unflatten([*leaves[:n], leaf, *leaves[n + 1 :]]))
+        changed = structure.unflatten([*leaves[:n], leaf, *leaves[n + 1 :]])
+        return TIMES * loss_by_hand(name, changed)
 
-    for n, leaf in enumerate(leaves):
-        direction = DRAW.normal(size=leaf.shape) * (leaf != 0)  # not where attention is masked
-        ahead, behind = (loss_at(n, leaf + h * direction) for h in (step, -step))
-        slope = (of_leaves[n] * direction).sum()
-        want = TIMES * (ahead - behind) / (2 * step)
+    for n, gradient in enumerate(jax.tree.leaves(gradients)):
+        loss = functools.partial(loss_at, n)
+        slope, want = along_a_direction(loss, gradient, leaves[n])  # what is masked stays 0
         assert slope == pytest.approx(want, rel=1e-6, abs=1e-8), n
         moved += slope != 0
     assert moved == 5, "it does not depend on all that it should depend on"
@@ -255,50 +247,3 @@ def test_a_target_that_is_half_a_percent_less_likely_is_not_correct():
         fixed = jnp.zeros((1, 1, 1), int), None, jnp.zeros((1, 1, 2), int), nothing
         block = None, jnp.zeros((1, 1, 1, 1)), jnp.full((1, 1, 1), -np.inf), fixed
         assert mixed_loss._is_likeliest(probs, block).item() == is_correct
-
-
-@functools.partial(jax.jit, static_argnames="name")
-def log_probs_and_sums(found, name):
-    out = output(name)
-    settings = LossSettings(SMOOTHING, V, "float32", L, 1)
-    sums = out.loss(found.x_BLD, given(found), TARGET, settings)
-    return jax.nn.log_softmax(out.logits(found.x_BLD, given(found))), sums[:4]
-
-
-NEUTRAL = {
-    "copy": {"copy_gate": np.zeros(D), "copy_gate_bias": np.float64(-60)},
-    "history": {
-        "history_query": np.zeros((D, D)),
-        "history_query_bias": np.full(D, 20.0),
-        "history_sentinel": np.full(D, 30.0),
-    },
-    "marginal": {"marginal_context": np.zeros((E, D))},
-}
-
-
-@EACH
-def test_an_output_that_mixes_nothing_in_is_the_softmax(name):
-    found = drawn(name)._replace(params=NEUTRAL[name])
-    (got, sums), (want, want_sums) = (log_probs_and_sums(found, name=n) for n in (name, "softmax"))
-    np.testing.assert_allclose(got, want, rtol=1e-5)
-    # Not 1e-6: with AVX-512, the rounding of float32 alone is 1.009e-6.
-    np.testing.assert_allclose(sums, want_sums, rtol=2e-6)
-
-
-def test_copies_alone_have_the_probabilities_of_the_attention():
-    found = drawn("copy")
-    found = found._replace(params={"copy_gate": np.zeros(D), "copy_gate_bias": np.float64(60)})
-    probs = np.exp(log_probs_and_sums(found, name="copy")[0])
-    for b, i in zip(*np.nonzero(TARGET.segments), strict=True):
-        attended = np.zeros(PADDED)
-        np.add.at(attended, SOURCE.ids[b], found.watched_BLM[b, i])
-        np.testing.assert_allclose(probs[b, i], attended, atol=1e-6)
-
-
-def test_the_first_subword_of_a_sentence_has_no_history():
-    """And history ends at the sentence's own begin, in a packed row too."""
-    out = output("history")
-    found = drawn("history")
-    *_, mask_BLM = out.seen(found.x_BLD, given(found))
-    assert mask_BLM[0].sum(-1).tolist() == [0, 1, 2, 3, 0, 1]
-    assert np.flatnonzero(mask_BLM[0, 5]).tolist() == [5], "what was read at position 5: word 4"

@@ -6,31 +6,27 @@ import numpy as np
 import pytest
 
 from tests.fixtures.references import (
-    additive_by_hand,
-    dot_by_hand,
+    SCORES_BY_HAND,
     rotated_by_hand,
     softmax_by_hand,
     values_by_hand,
 )
-from tests.fixtures.tiny import context_of, relative_error
+from tests.fixtures.tiny import context_of, place_of, relative_error
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.attention.cross_attention import CrossAttention
 from transformer_jax.model.attention.self_attention import SelfAttention
-from transformer_jax.model.interfaces import Attended, Place, Side, Sight
+from transformer_jax.model.interfaces import Attended, Side, Sight
 
 B, L, M, D, H, K, V, E = 2, 3, 4, 10, 5, 6, 7, 9
 DRAW = np.random.default_rng(9)
 X, ENCODED = DRAW.normal(size=(B, L, D)), DRAW.normal(size=(B, M, E))
-POSITIONS = np.array([[0, 1, 2], [0, 1, 0]])
 SELF_MASK, CROSS_MASK = (DRAW.random((B, 1, L, m)) < 0.6 for m in (L, M))
 SELF_MASK[..., np.arange(L), np.arange(L)] = CROSS_MASK[..., 0] = True
 SELF_BIAS = DRAW.normal(size=(H, L, L))
-PLACE = Place(jnp.ones((B, L), jnp.int32), jnp.array(POSITIONS))
+PLACE = place_of([3], [2, 1])
 DECODER = Side(is_decoder=True, encoded=E)
-SOURCE = Place(jnp.ones((B, M), jnp.int32), jnp.tile(jnp.arange(M), (B, 1)))
-ATTENDED = Attended(jnp.float32(ENCODED), SOURCE, PLACE, CROSS_MASK)
+ATTENDED = Attended(jnp.float32(ENCODED), place_of([M], [M]), PLACE, CROSS_MASK)
 CONTEXT = context_of(PLACE, None, Sight(SELF_MASK, None), ATTENDED)
-FACTORS = {"scaled_dot": K**-0.5, "dot": 1.0}
 
 
 def config(**changes):
@@ -48,12 +44,6 @@ def projected(params, memory):
         np.stack([x @ params[name][:, h] for h in range(H)], axis=2)
         for name, x in (("query", X), ("key", memory), ("value", memory))
     )
-
-
-def scores_by_hand(score, params, query, key):
-    if score == "additive":
-        return additive_by_hand(query, key, params["vector"], params["bias"])
-    return dot_by_hand(query, key, FACTORS[score])
 
 
 def joined(params, weights, value):
@@ -79,8 +69,8 @@ def test_self_attention_equals_its_equations(score, biased, positions):
     params = random_params(D)
     query, key, value = projected(params, X)
     if positions == "rotary":
-        query, key = (rotated_by_hand(x, POSITIONS) for x in (query, key))
-    scores = scores_by_hand(score, params, query, key) + SELF_BIAS * biased
+        query, key = (rotated_by_hand(x, np.asarray(PLACE.positions)) for x in (query, key))
+    scores = SCORES_BY_HAND[score](params, query, key) + SELF_BIAS * biased
     want = softmax_by_hand(scores, SELF_MASK)
     context = CONTEXT._replace(sight=Sight(SELF_MASK, jnp.float32(SELF_BIAS) if biased else None))
     # The key of cross-attention's score has no effect here.
@@ -90,26 +80,24 @@ def test_self_attention_equals_its_equations(score, biased, positions):
     assert relative_error(y, joined(params, want, value)) < 1e-5
 
 
-@pytest.mark.parametrize("score", FACTORS)
-def test_relative_positions_are_added_to_keys_and_values_before_the_score_is_scaled(score):
+@pytest.mark.parametrize("has_values", [True, False])
+@pytest.mark.parametrize(("score", "factor"), [("scaled_dot", K**-0.5), ("dot", 1.0)])
+def test_relative_positions_are_added_to_keys_and_values_before_scaling(score, factor, has_values):
     """Shaw et al. 2018, equations 3 and 4, with k = 1: vectors of the distances -1, 0 and 1."""
-    params = random_params(D)
-    params |= {
-        "relative_keys": DRAW.normal(size=(3, K)),
-        "relative_values": DRAW.normal(size=(3, V)),
-    }
+    params = random_params(D) | {"relative_keys": DRAW.normal(size=(3, K))}
+    of_values = DRAW.normal(size=(3, V)) * has_values
+    if has_values:
+        params["relative_values"] = of_values
     query, key, value = projected(params, X)
     near = np.clip(np.arange(L) - np.arange(L)[:, None], -1, 1) + 1
     keys = key[:, None] + params["relative_keys"][near][None, :, :, None]  # [B, L, M, H, K]
-    values = value[:, None] + params["relative_values"][near][None, :, :, None]
-    scores = np.einsum("blhk,blmhk->bhlm", query, keys) * FACTORS[score]
-    want = softmax_by_hand(scores, SELF_MASK)
+    values = value[:, None] + of_values[near][None, :, :, None]
+    want = softmax_by_hand(np.einsum("blhk,blmhk->bhlm", query, keys) * factor, SELF_MASK)
     heads = np.einsum("bhlm,blmhv->blhv", want, values)
-    module = SelfAttention(config(score=score, positions="relative", relative_distance=1))
-    y, weights = applied(module, params, CONTEXT)
+    changes = {"positions": "relative", "relative_distance": 1, "relative_values": has_values}
+    y, weights = applied(SelfAttention(config(score=score, **changes)), params, CONTEXT)
     assert relative_error(weights, want) < 1e-5
-    joined_heads = np.concatenate([heads[:, :, h] for h in range(H)], -1)
-    assert relative_error(y, joined_heads @ params["out"].reshape(-1, D)) < 1e-5
+    assert relative_error(y, np.einsum("blhv,hvd->bld", heads, params["out"])) < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -126,7 +114,7 @@ def test_relative_positions_are_added_to_keys_and_values_before_the_score_is_sca
 def test_cross_attention_equals_its_equations(score, cross_score):
     params = random_params(E)
     query, key, value = projected(params, ENCODED)
-    want = softmax_by_hand(scores_by_hand(cross_score or score, params, query, key), CROSS_MASK)
+    want = softmax_by_hand(SCORES_BY_HAND[cross_score or score](params, query, key), CROSS_MASK)
     # Rotary positions and biases belong to self-attention alone.
     module = CrossAttention(
         config(score=score, cross_score=cross_score, positions="rotary"), DECODER
@@ -136,18 +124,3 @@ def test_cross_attention_equals_its_equations(score, cross_score):
     )
     assert relative_error(weights, want) < 1e-5
     assert relative_error(y, joined(params, want, value)) < 1e-5
-
-
-def test_coverage_that_weighs_nothing_is_plain_cross_attention():
-    params = random_params(E)
-    covered = {**params, "coverage": np.zeros(H), "fertility": DRAW.normal(size=(E, H))}
-    _, want = applied(CrossAttention(config(), DECODER), params, CONTEXT)
-    module = CrossAttention(config(attention_memory="coverage"), DECODER)
-    assert relative_error(applied(module, covered, CONTEXT)[1], want) < 1e-6
-    covered["coverage"] += 1.0
-    got = applied(module, covered, CONTEXT)[1]
-    begins = POSITIONS == 0
-    for b, i in np.ndindex(B, L):  # only later positions of a sentence see a coverage
-        is_same = np.allclose(got[b, :, i], want[b, :, i], atol=1e-6)
-        # A query that may attend to one source position has no choice.
-        assert is_same == (begins[b, i] or CROSS_MASK[b, 0, i].sum() == 1)

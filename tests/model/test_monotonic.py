@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import expit
 
-from tests.fixtures.references import softmax_by_hand
+from tests.fixtures.references import along_a_direction, softmax_by_hand
 from tests.fixtures.tiny import relative_error
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.attention.affine_scan import affine_scan
@@ -31,21 +32,10 @@ CONFIG = ModelConfig(chunk_width=3)
 WIDTHS = {"chunkwise": 3, "lookback": M}  # positions that a head attends to
 
 
-@pytest.mark.parametrize("make", MONOTONIC.values(), ids=MONOTONIC)
-def test_heads_start_by_going_on(make):
-    """The bias of the energies is below 0 at first (Raffel et al. 2017, section 2.4)."""
-    bias = make(CONFIG).parameters["stop_bias"].initializer(jax.random.key(0), (H,), jnp.float32)
-    np.testing.assert_array_equal(bias, [-1.0] * H)
-
-
-def sigmoid(x):
-    return 1 / (1 + np.exp(-np.asarray(x, np.float64)))
-
-
 def stops_by_enumeration(energies):
     """The probability of each stop of one sentence `[L, M]`: the sum over all paths."""
     length, size = energies.shape
-    stop = sigmoid(energies)
+    stop = expit(energies)
     stop[:, -1] = 1
     want = np.zeros((length, size))
     for path in itertools.combinations_with_replacement(range(size), length):
@@ -76,8 +66,8 @@ def test_expected_stops_are_those_of_all_paths():
 
 
 def stops_by_recursion(energies):
-    """The same by Raffel's recursion in float64; paths of 40 outputs are too many."""
-    stop = sigmoid(energies)
+    """The same by Raffel's recursion; paths of 40 outputs are too many."""
+    stop = expit(energies)
     stop[:, -1] = 1
     before = np.eye(energies.shape[1])[0]
     want = np.zeros(energies.shape)
@@ -90,40 +80,37 @@ def stops_by_recursion(energies):
     return want
 
 
-def stops_by_the_closed_form(energies):
-    """a_i = p cumprod(1 - p) cumsum(a_{i-1} / cumprod(1 - p)) in float32, as others compute it."""
-    stop = np.float32(1) / (1 + np.exp(-energies))
-    stop[:, -1] = 1
-    before = np.eye(energies.shape[1], dtype=np.float32)[0]
-    found = np.zeros_like(energies)
-    for i, p in enumerate(stop):
-        passed = np.cumprod(np.concatenate([[np.float32(1)], 1 - p[:-1]]), dtype=np.float32)
-        sums = np.cumsum(before / np.clip(passed, 1e-10, 1), dtype=np.float32)
-        before = found[i] = p * passed * sums
-    return found
-
-
-def test_expected_stops_are_right_where_the_closed_form_is_wrong_by_more_than_a_half():
-    """Nearly certain decisions, 64 source positions, 40 outputs."""
+def test_expected_stops_are_right_where_decisions_are_nearly_certain():
+    """64 source positions, 40 outputs: the closed form is wrong by more than 0.5 in float32."""
     energies = (12 * np.random.default_rng(0).normal(size=(40, 64)) - 15).astype(np.float32)
-    want = stops_by_recursion(energies)
-    np.testing.assert_allclose(
-        stops_by_recursion(SCORES[0, 0, :4, :6]), stops_by_enumeration(SCORES[0, 0, :4, :6])
-    )
     begins = np.arange(40)[None] == 0
     got = expected_stops(energies[None, None], np.ones((1, 1, 40, 64), bool), begins)
-    assert np.abs(np.asarray(got[0, 0]) - want).max() < 1e-6
-    assert np.abs(stops_by_the_closed_form(energies) - want).max() > 0.5
+    assert np.abs(np.asarray(got[0, 0]) - stops_by_recursion(energies)).max() < 1e-6
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-def test_affine_scan_is_its_recursion(reverse):
-    factor, term = DRAW.normal(size=(2, 3, 7))
-    want = np.zeros((3, 7))
-    x = np.zeros(3)
-    for j in range(7)[:: -1 if reverse else 1]:
-        want[:, j] = x = factor[:, j] * x + term[:, j]
-    got = affine_scan(jnp.float32(factor), jnp.float32(term), reverse=reverse)
+def test_the_gradient_of_expected_stops_equals_finite_differences_in_double_precision():
+    with jax.enable_x64(True):
+        energies, upstream = DRAW.normal(size=(2, 1, H, L, M))
+
+        @jax.jit
+        def total(energies):
+            return (expected_stops(energies, MASK, BEGINS) * upstream).sum()
+
+        slope, want = along_a_direction(total, jax.jit(jax.grad(total))(energies), energies)
+        assert slope == pytest.approx(want, rel=1e-6)
+
+
+@pytest.mark.parametrize(("axis", "reverse"), [(-1, False), (-1, True), (1, False)])
+def test_affine_scan_is_its_recursion(axis, reverse):
+    """A factor of 0 begins anew."""
+    factor, term = DRAW.normal(size=(2, 3, 7, 300))
+    factor[0, :, 100] = factor[2, 4] = 0
+    want = np.zeros(term.shape)
+    places = [np.moveaxis(x, axis, 0) for x in (factor, term, want)]
+    x = np.zeros(places[2][0].shape)
+    for one_factor, one_term, at in list(zip(*places, strict=True))[:: -1 if reverse else 1]:
+        at[:] = x = one_factor * x + one_term
+    got = affine_scan(jnp.float32(factor), jnp.float32(term), axis=axis, reverse=reverse)
     assert relative_error(got, want) < 1e-6
 
 
@@ -179,15 +166,19 @@ def scored(name, params, scores=SCORES):
 def test_training_has_the_expected_weights_with_noise_on_the_energies(name):
     params = parameters(name)
     noise = DRAW.normal(size=SCORES.shape).astype(np.float32)
-    expected = MONOTONIC[name](CONFIG).expected
     want = spread(name, all_stops_by_enumeration(energies_of(name, params) + noise))
-    got = jax.jit(expected)(params, scored(name, params), BEGINS, noise)
+    got = soft(name, params, scored(name, params), noise)
     np.testing.assert_allclose(got, want, atol=1e-6)
     np.testing.assert_array_equal(np.asarray(got)[want == 0], 0)
 
 
-def hard(name, params, args):
-    normalizer = MONOTONIC[name](CONFIG)
+def soft(name, params, args, noise=None, config=CONFIG):
+    noise = np.zeros_like(SCORES) if noise is None else noise
+    return MONOTONIC[name](config).expected(params, args, BEGINS, noise)
+
+
+def hard(name, params, args, config=CONFIG):
+    normalizer = MONOTONIC[name](config)
     return np.asarray(jax.jit(lambda *x: weights_of_all(normalizer, *x))(params, args, BEGINS))
 
 
@@ -210,62 +201,26 @@ def test_a_probability_of_a_half_stops_a_head_and_nowhere_to_stop_leaves_it_wher
     assert here.astype(int).tolist() == [[0, 1, 0], [0, 0, 0]]
 
 
-@pytest.mark.parametrize("name", MONOTONIC)
-def test_certain_decisions_are_the_same_in_training_and_beyond_it(name):
-    """Energies of about 1e4 or -1e4, so that p is 1 or 0."""
-    params = parameters(name)
-    if name in WIDTHS:
-        params = {"stop_key": 1e5 * params["stop_key"], "stop_bias": 1e5 * params["stop_bias"]}
-        args = scored(name, params)
-    else:
-        args = scored(name, params, np.where(SCORES > 0.4, 1e4, -1e4).astype(np.float32))
-    soft = MONOTONIC[name](CONFIG).expected(params, args, BEGINS, np.zeros_like(SCORES))
-    weights = hard(name, params, args)
-    assert len(np.unique(weights.argmax(-1))) > 3
-    np.testing.assert_allclose(soft, weights, atol=1e-6)
-
-
 @pytest.mark.parametrize("name", WIDTHS)
 def test_scores_that_differ_by_thousands_neither_overflow_nor_vanish(name):
     """A head that is certain to stop at a position of low scores still has weights of sum 1."""
     scores = SCORES + np.float32(3e3) * (np.arange(M) % 4 == 1)
     params = parameters(name)
-    args = scored(name, params, scores)
-    got = MONOTONIC[name](CONFIG).expected(params, args, BEGINS, np.zeros_like(SCORES))
-    np.testing.assert_allclose(np.asarray(got).sum(-1)[0, :, :6], 1, atol=1e-6)
-    gradient = jax.grad(
-        lambda scores: (
-            MONOTONIC[name](CONFIG).expected(
-                params, args._replace(scores_HM=scores), BEGINS, np.zeros_like(SCORES)
-            )
-            ** 2
-        ).sum()
-    )(scores)
-    assert np.isfinite(gradient).all()
+
+    def weights(scores):
+        return soft(name, params, scored(name, params, scores))
+
+    np.testing.assert_allclose(np.asarray(weights(scores)).sum(-1)[0, :, :6], 1, atol=1e-6)
+    assert np.isfinite(jax.grad(lambda scores: (weights(scores) ** 2).sum())(scores)).all()
 
 
 @pytest.mark.parametrize("name", WIDTHS)
 def test_a_head_that_reads_everything_first_is_the_softmax(name):
     """All heads stop at the last position; then a chunk as wide as the row is the softmax too."""
-    normalizer = MONOTONIC[name](ModelConfig(chunk_width=M + 2))
+    config = ModelConfig(chunk_width=M + 2)
     params = {**parameters(name), "stop_bias": np.full(H, -1e4, np.float32)}
     args = scored(name, params)
     want = softmax_by_hand(SCORES[:, :, :6], MASK[:, :, :6])
-    for got in (
-        normalizer.expected(params, args, BEGINS, np.zeros_like(SCORES)),
-        weights_of_all(normalizer, params, args, BEGINS),
-    ):
+    for weights in (soft, hard):
+        got = weights(name, params, args, config=config)
         np.testing.assert_allclose(got[:, :, :6], want, atol=1e-6)
-
-
-def test_the_gradient_of_expected_stops_equals_finite_differences_in_double_precision():
-    with jax.enable_x64(True):
-        energies, upstream, direction = DRAW.normal(size=(3, 1, H, L, M))
-
-        @jax.jit
-        def total(energies):
-            return (expected_stops(energies, MASK, BEGINS) * upstream).sum()
-
-        slope = (jax.jit(jax.grad(total))(energies) * direction).sum()
-        ahead, behind = (total(energies + step * direction) for step in (1e-6, -1e-6))
-        assert float(slope) == pytest.approx(float(ahead - behind) / 2e-6, rel=1e-6)

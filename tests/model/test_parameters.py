@@ -1,9 +1,11 @@
-"""Initial parameters: their shapes, and that no two matrices are drawn alike."""
+"""Initial parameters: how they are drawn, and stacked by layer."""
 
 import functools
 import itertools
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -15,11 +17,11 @@ from transformer_jax.model.attention.normalizers import NORMALIZERS
 from transformer_jax.model.attention.projections import BIASES, GAINS, GATE, PROJECTIONS
 from transformer_jax.model.attention.scores import SCORES
 from transformer_jax.model.axes import DISTANCES, HEADS, KEY_HEADS
-from transformer_jax.model.interfaces import SearchSizes
 from transformer_jax.model.outputs.choices import OUTPUTS
 from transformer_jax.model.parameters import abstract_params, init_params
 from transformer_jax.model.positions.biases import POSITION_BIASES
 from transformer_jax.model.positions.choices import POSITIONS
+from transformer_jax.model.stacked_params import split_array, stacked, unstacked
 
 
 def initial(model):
@@ -69,17 +71,39 @@ def test_initial_parameters_are_a_pure_function_of_the_key_with_known_shapes():
     )
 
 
-def test_d_v_is_d_k_in_parameters_and_cache_when_d_k_alone_is_set():
-    model = tiny_model(d_k=5, d_v=None)
-    params = abstract_params(model)
-    for mixer in ("self_attention", "cross_attention"):
-        shapes = {name: leaf.shape for name, leaf in params["decoder_0"][mixer].items()}
-        assert shapes == {**dict.fromkeys(("query", "key", "value"), (12, 3, 5)), "out": (3, 5, 12)}
-    sizes = SearchSizes(batch=2, beams=4, length=6, src_length=8)
-    (key, value), *_ = model.empty_cache(sizes).written[0]["self_attention"]
-    assert key.shape == value.shape == (2, 3, 6, 4, 5)
-    (key, value), _ = model.empty_memory(sizes).decoder[0]["cross_attention"]
-    assert key.shape == value.shape == (2, 3, 8, 5)
+# Rows and columns of each matrix together; of all heads where heads have matrices of their own.
+LARGE = {"d_model": 60, "num_heads": 3, "d_k": 40, "d_v": 50, "d_ff": 200, "max_positions": 70}
+SUMS = {
+    **dict.fromkeys(("query", "key"), 60 + 3 * 40),
+    **dict.fromkeys(("value", "out"), 60 + 3 * 50),
+    **dict.fromkeys(("inner", "linear", "outer"), 60 + 200),
+    **dict.fromkeys(("input", "forget"), 60 + 60),
+    "gates": 120 + 120,
+    "table": 40 + 70,
+}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"decoder": "average", "activation": "glu"},
+        {"encoder": "synthesizer", "decoder": "ssru"},
+    ],
+    ids=str,
+)
+def test_matrices_of_layers_start_as_xavier_uniform_and_biases_at_0(changes):
+    """Glorot and Bengio 2010, equation 16."""
+    params = initial(tiny_model(**LARGE, **changes))(jax.random.key(0))
+    layers = {name: layer for name, layer in params.items() if name[-1].isdigit()}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(layers):
+        where = jax.tree_util.keystr(path)
+        if path[-1].key.endswith("bias"):
+            assert not leaf.any(), where
+        elif path[-1].key != "scale":
+            bound = (6 / SUMS[path[-1].key]) ** 0.5
+            assert 0.99 * bound < np.abs(leaf).max() <= bound, where
+            assert np.std(leaf) == pytest.approx(bound / 3**0.5, rel=0.05), where
+            assert np.mean(leaf) == pytest.approx(0, abs=0.05 * bound), where
 
 
 TABLES = {
@@ -151,6 +175,7 @@ def test_what_changes_nothing_at_0_starts_at_0(table, names):
         ("additive", "vector", 0.0, D_K**-0.5),
         ("relative", "relative_keys", 0.0, (2 / (PLACES + D_K)) ** 0.5),
         ("relative", "relative_values", 0.0, (2 / (PLACES + 60)) ** 0.5),
+        *((name, "stop_bias", -1.0, 0.0) for name in MONOTONIC),
         ("chunkwise", "stop_key", 0.0, (2 / (ENCODED + HEADS_ * D_K)) ** 0.5),
         ("coverage_gru", "from_weight", 0.0, 1.0),
         # Xavier, except that the heads count as places that a unit sees; so it was at first, and a
@@ -171,3 +196,43 @@ def test_what_is_drawn_has_its_deviation(table, name, mean, deviation):
     drawn = [initializer(jax.random.key(seed), shape) for seed in range(8)]
     assert np.std(drawn) == pytest.approx(deviation, rel=0.1, abs=1e-6)
     assert np.mean(drawn) == pytest.approx(mean, abs=0.15 * deviation + 1e-6)
+
+
+class State(NamedTuple):
+    step: Any
+    moments: Any
+    others: Any
+
+
+def tree(depth=11):  # two digits: encoder_10 comes after encoder_9, not after encoder_1
+    layers = {
+        f"encoder_{n}": {"w": np.full((2, 3), n), "deep": {"b": n * 1.0}} for n in range(depth)
+    }
+    return layers | {"decoder_0": {"w": np.ones(4)}, "decoder_norm": 7, "decoder": {"gru": 8}}
+
+
+def test_layers_are_stacked_in_their_order_and_everything_else_stays():
+    found = stacked(tree())
+    assert set(found) == {"encoder_layers", "decoder_layers", "decoder_norm", "decoder"}
+    np.testing.assert_array_equal(found["encoder_layers"]["deep"]["b"], range(11))
+    assert found["encoder_layers"]["w"].shape == (11, 2, 3)
+    assert found["decoder_layers"]["w"].shape == (1, 4)
+    assert found["decoder_norm"] == 7 and found["decoder"] == {"gru": 8}
+
+
+def test_unstacked_is_the_inverse_for_whole_states():
+    by_group = {"matrices": State(0, tree(2), ()), "others": (tree(1), 5)}
+    state = State(3, (State(0, tree(), ()), by_group), {})
+    assert "encoder_layers" in stacked(state).moments[1]["others"][0]
+    back = unstacked(stacked(state))
+    assert jax.tree.structure(back) == jax.tree.structure(state)
+    jax.tree.map(np.testing.assert_array_equal, back, state)
+
+
+def test_the_gradient_of_the_parts_is_joined():
+    x = jnp.arange(12.0).reshape(3, 4)
+
+    def weighted(x):
+        return sum((n + 1) * (part**2).sum() for n, part in enumerate(split_array(x)))
+
+    np.testing.assert_allclose(jax.grad(weighted)(x), 2 * x * jnp.array([[1.0], [2.0], [3.0]]))

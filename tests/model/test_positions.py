@@ -1,4 +1,4 @@
-"""Each kind of positions against its equation and values worked by hand."""
+"""Each kind of positions and biases of distances, by hand and against the authors' formulas."""
 
 import math
 
@@ -8,15 +8,18 @@ import numpy as np
 import pytest
 
 from tests.fixtures.references import rotated_by_hand
-from tests.fixtures.tiny import (
-    lay_out,
-    model_inputs,
-    random_pairs,
-    random_params,
-    relative_error,
-    tiny_model,
-)
+from tests.fixtures.tiny import batch_of, model_inputs, random_params, relative_error, tiny_model
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.axes import unboxed
+from transformer_jax.model.positions.biases import (
+    BUCKETS,
+    POSITION_BIASES,
+    bucket_bias,
+    bucket_of,
+    linear_bias,
+    logarithmic_bias,
+    slopes,
+)
 from transformer_jax.model.positions.choices import (
     StackPositions,
     paper_wavelengths,
@@ -27,20 +30,10 @@ from transformer_jax.model.positions.choices import (
 from transformer_jax.text.batches import Packed
 
 
-def test_sinusoids_worked_by_hand():
-    want = [
-        [0.0, 1.0, 0.0, 1.0],
-        [0.84147098, 0.54030231, 0.00999983, 0.99995000],  # sin 1, cos 1, sin 0.01, cos 0.01
-        [0.90929743, -0.41614684, 0.01999867, 0.99980001],
-    ]
-    got = sinusoids(3, 4)
-    assert got.dtype == np.float32
-    np.testing.assert_allclose(got, want, atol=1e-7)
-
-
 def test_sinusoids_equal_the_equation_far_out_too():
     length, d_model = 5001, 6
     got = sinusoids(length, d_model)
+    assert got.dtype == np.float32
     for pos in (0, 1, 2, 17, 499, 5000):
         for i in range(d_model // 2):
             angle = pos / 10000 ** (2 * i / d_model)
@@ -62,11 +55,6 @@ def test_the_wavelengths_of_tensor2tensor_end_at_10000():
     assert ratio[50] == pytest.approx(1 / 1.0071, rel=1e-4)
 
 
-def test_sine_and_cosine_interleave_and_are_not_in_halves():
-    start = sinusoids(1, 8)[0]  # sines of 0 are 0, cosines 1
-    assert start.tolist() == [0, 1] * 4
-
-
 def test_an_odd_number_of_features_is_refused():
     with pytest.raises(ValueError, match="d_model=7 is odd"):
         sinusoids(3, 7)
@@ -79,13 +67,14 @@ def positions_of(kind, positions, length, **variables):
 
 def test_a_position_takes_the_row_of_its_number():
     places = [[0, 1, 2, 0, 1], [3, 0, 0, 0, 0]]  # packed: the second sentence starts again at 0
-    got = positions_of("sinusoidal", places, 5)
-    np.testing.assert_array_equal(got, sinusoids(5, 12)[np.array(places)])
-    got = positions_of("sinusoidal_t2t", places, 5)
-    np.testing.assert_array_equal(got, sinusoids(5, 12, t2t_wavelengths)[np.array(places)])
     table = np.random.default_rng(0).normal(size=(18, 12)).astype(np.float32)
-    got = positions_of("learned", places, 5, params={"table": table})
-    np.testing.assert_array_equal(got, table[np.array(places)])
+    for kind, want in (
+        ("sinusoidal", sinusoids(5, 12)),
+        ("sinusoidal_t2t", sinusoids(5, 12, t2t_wavelengths)),
+        ("learned", table),
+    ):
+        got = positions_of(kind, places, 5, params={"table": table})
+        np.testing.assert_array_equal(got, want[np.array(places)])
     got = positions_of("index", places, 5, params={"direction": table[0]})
     np.testing.assert_allclose(got, np.array(places)[..., None] * table[0], rtol=1e-6)
 
@@ -110,21 +99,6 @@ def test_learned_positions_of_one_side_limit_the_model(sides):
     keys = dict(zip(("encoder", "decoder"), sides, strict=True))
     assert tiny_model(**keys, positions="learned", max_positions=9).longest() == 9
     assert tiny_model(**keys).longest() is None
-
-
-def test_without_positions_the_order_of_the_source_is_not_seen():
-    pairs = random_pairs(0, [(9, 7)])
-    shuffled = [(pairs[0][0][::-1], pairs[0][1])]
-    differences = {}
-    for kind in ("none", "sinusoidal"):
-        model = tiny_model(positions=kind, num_layers=1)
-        params = random_params(model)
-        one, other = (
-            jax.jit(model.apply)({"params": params}, *model_inputs(lay_out(p, [[0]], 9, 7)))
-            for p in (pairs, shuffled)
-        )
-        differences[kind] = np.abs(one - other).max()
-    assert differences["none"] < 1e-4 < 0.01 < differences["sinusoidal"]
 
 
 @pytest.mark.parametrize(("positions", "is_a_bag"), [("none", True), ("sinusoidal", False)])
@@ -155,20 +129,6 @@ def test_rotated_features_are_complex_numbers_times_a_turn():
     np.testing.assert_array_equal(got[:, 0], x[:, 0])  # position 0 turns nothing
 
 
-def test_products_of_turned_queries_and_keys_depend_on_the_distance_alone():
-    query, key = (DRAW.normal(size=(1, 1, H, K)).astype(np.float32) for _ in range(2))
-
-    def product(query_at, key_at):
-        turned = (rotated(x, jnp.array([[at]])) for x, at in ((query, query_at), (key, key_at)))
-        return np.einsum("blhk,blhk->h", *map(np.asarray, turned))
-
-    for query_at, key_at in ((0, 3), (5, 2), (7, 7)):
-        want = product(query_at, key_at)
-        np.testing.assert_allclose(product(query_at + 11, key_at + 11), want, atol=1e-5)
-        assert (np.abs(product(query_at, key_at + 1) - want) > 1e-3).all()
-    assert (np.abs(product(0, 3) - product(3, 0)) > 1e-3).all()  # the sign counts
-
-
 def test_turned_bfloat16_features_are_computed_in_float32_and_stay_bfloat16():
     x = jnp.asarray(DRAW.normal(size=(1, 1, H, K)), jnp.bfloat16)
     got = rotated(x, jnp.array([[301]]))  # bfloat16 has no 301
@@ -177,6 +137,98 @@ def test_turned_bfloat16_features_are_computed_in_float32_and_stay_bfloat16():
     assert relative_error(got, want) < 2**-8
 
 
-@pytest.mark.parametrize("positions", ["rotary", "alibi", "relative", "none"])
-def test_other_kinds_add_nothing_to_the_input(positions):
-    assert positions_of(positions, [[0, 1]], 2) == 0.0
+@pytest.mark.parametrize(
+    ("num_heads", "want"),
+    [
+        (8, [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]),
+        (6, [1 / 4, 1 / 16, 1 / 64, 1 / 256, 1 / 2, 1 / 8]),
+        (3, [1 / 16, 1 / 256, 1 / 4]),
+        (1, [1 / 256]),
+    ],
+)
+def test_slopes_by_hand(num_heads, want):
+    got = slopes(num_heads)
+    assert got.dtype == np.float32
+    assert got.tolist() == want
+
+
+def test_linear_bias_by_hand_is_symmetric():
+    config = ModelConfig(num_heads=3)  # slopes 1/16, 1/256 and 1/4
+    got = linear_bias(config, {}, jnp.array([[0, 1, -2]]), causal=False)
+    assert got.tolist() == [[[0, -1 / 16, -1 / 8]], [[0, -1 / 256, -1 / 128]], [[0, -1 / 4, -0.5]]]
+
+
+def authors_bucket(distance, causal):
+    """The formula of the authors' code: a logarithm, rounded down."""
+    buckets = BUCKETS
+    far = -min(distance, 0)
+    offset = 0
+    if not causal:
+        buckets = BUCKETS // 2
+        far = abs(distance)
+        offset = BUCKETS // 2 * (distance > 0)
+    exact = buckets // 2
+    if far < exact:
+        return offset + far
+    # The epsilon makes up for powers that are whole numbers and rounded to a little less.
+    share = math.log(far / exact) / math.log(128 / exact) * (buckets - exact)
+    return offset + min(exact + math.floor(share + 1e-9), buckets - 1)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_buckets_are_those_of_the_authors(causal):
+    distance = np.arange(-600, 600)
+    got = np.asarray(bucket_of(jnp.asarray(distance), causal))
+    assert got.tolist() == [authors_bucket(d, causal) for d in distance]
+    assert set(got) == set(range(BUCKETS)) - ({BUCKETS // 2} if not causal else set())
+
+
+def test_a_bucket_s_bias_is_its_row_of_the_table():
+    table = np.random.default_rng(0).normal(size=(BUCKETS, 3)).astype(np.float32)
+    distance = jnp.array([[-200, -9, 0, 1, 9]])
+    got = bucket_bias(ModelConfig(num_heads=3), {"buckets": table}, distance, causal=False)
+    assert got.shape == (3, 1, 5)
+    np.testing.assert_array_equal(got[:, 0].T, table[[15, 8, 0, 17, 24]])
+    decoder = bucket_bias(ModelConfig(num_heads=3), {"buckets": table}, distance, causal=True)
+    np.testing.assert_array_equal(decoder[:, 0].T, table[[31, 9, 0, 0, 0]])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_logarithmic_bias_equals_its_equation(causal):
+    """Chi et al. 2022: -r1 log(1 + r2 |i - j|), with r1 and r2 of each head."""
+    height, rate = np.random.default_rng(1).normal(size=(2, 3))
+    positions = np.array([[0, 1, 2, 3], [7, 0, 5, 90]])
+    params = {"height": jnp.float32(height), "rate": jnp.float32(rate)}
+    distance = positions[:, None] - positions[:, :2, None]  # of 2 queries, of 4 keys
+    got = logarithmic_bias(ModelConfig(num_heads=3), params, jnp.asarray(distance), causal)
+    assert got.shape == (2, 3, 2, 4)
+    for b, h, i, j in np.ndindex(got.shape):
+        r1, r2 = (math.log(1 + math.exp(x[h])) for x in (height, rate))
+        want = -r1 * math.log(1 + r2 * abs(positions[b, i] - positions[b, j]))
+        assert got[b, h, i, j] == pytest.approx(want, rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize(("name", "high"), [("height", 2.0), ("rate", 1.0)])
+def test_the_logarithmic_bias_begins_with_uniform_numbers(name, high):
+    initializer, *_ = POSITION_BIASES["kerple"].parameters[name]
+    positive = jax.nn.softplus(initializer(jax.random.key(0), (4_000,)))
+    quantiles = np.quantile(positive, [0.0, 0.25, 0.5, 0.75, 1.0])
+    want = 0.01 + (high - 0.01) * np.array([0.0, 0.25, 0.5, 0.75, 1.0])
+    np.testing.assert_allclose(quantiles, want, atol=0.03 * high)
+
+
+def test_the_encoder_s_buckets_are_of_both_sides_and_the_decoder_s_of_the_past():
+    """Distance 8 is in bucket 8 of 16 on each side, or of 32; distance 9 is in 8 or in 9."""
+    model = tiny_model(positions="t5", num_layers=1)
+    params = random_params(model)
+    inputs = model_inputs(batch_of((11, 10)))
+
+    def total(params):
+        return (model.apply({"params": params}, *inputs) ** 2).sum()
+
+    gradient = jax.jit(jax.grad(total))(params)
+    used = {
+        side: np.flatnonzero(np.abs(gradient[f"{side}_positions"]["buckets"]).max(1)).tolist()
+        for side in ("src", "tgt")
+    }
+    assert used == {"src": [*range(9), *range(17, 25)], "tgt": [*range(10)]}

@@ -19,37 +19,33 @@ from transformer_jax.model.layers.matrix_products import (
 from transformer_jax.model.parameters import product_axes
 
 
+def by_numpy(axes, left, right, gradient):
+    """The product, and its gradients by both factors."""
+    (of_left, of_right), result = axes.split("->")[0].split(","), axes.split("->")[1]
+    return (
+        np.einsum(axes, left, right),
+        np.einsum(f"{result},{of_right}->{of_left}", gradient, right),
+        np.einsum(f"{of_left},{result}->{of_right}", left, gradient),
+    )
+
+
 @pytest.mark.parametrize(
-    "axes, x_shape, weight_shape, result",
+    "axes, x_shape, weight_shape",
     [
-        ("BLD,DF->BLF", (2, 3, 5), (5, 7), (2, 3, 7)),  # more outputs than inputs
-        ("BLF,FD->BLD", (2, 3, 7), (7, 5), (2, 3, 5)),  # fewer
-        ("BLD,DHK->BLHK", (2, 3, 12), (12, 4, 2), (2, 3, 4, 2)),
-        ("BLHV,HVD->BLD", (2, 3, 4, 2), (4, 2, 9), (2, 3, 9)),
+        ("BLD,DF->BLF", (2, 3, 5), (5, 7)),  # more outputs than inputs
+        ("BLF,FD->BLD", (2, 3, 7), (7, 5)),  # fewer
+        ("BLD,DHK->BLHK", (2, 3, 12), (12, 4, 2)),
+        ("BLHV,HVD->BLD", (2, 3, 4, 2), (4, 2, 9)),
     ],
 )
-def test_value_and_gradients_are_those_of_loops(axes, x_shape, weight_shape, result):
+def test_value_and_gradients_are_those_of_numpy(axes, x_shape, weight_shape):
     draw = np.random.default_rng(0)
-    x, weights = draw.normal(size=x_shape), draw.normal(size=weight_shape)
-    gradient = draw.normal(size=result)
-    x, weights = jnp.array(x, "float32"), jnp.array(weights, "float32")
-    got, back = jax.vjp(lambda *pair: product(axes, *pair, "float32"), x, weights)
-    x_gradient, weights_gradient = back(jnp.array(gradient, got.dtype))
-
-    positions = x_shape[0] * x_shape[1]
-    x_NI, gradient_NO = x.reshape(positions, -1), gradient.reshape(positions, -1)
-    weights_IO = weights.reshape(x_NI.shape[1], -1)
-    want_NO, want_NI = np.zeros_like(gradient_NO), np.zeros_like(x_NI)
-    want_IO = np.zeros_like(weights_IO)
-    for n, i, o in np.ndindex(positions, *weights_IO.shape):
-        want_NO[n, o] += x_NI[n, i] * weights_IO[i, o]
-        want_NI[n, i] += gradient_NO[n, o] * weights_IO[i, o]
-        want_IO[i, o] += x_NI[n, i] * gradient_NO[n, o]
-
-    np.testing.assert_allclose(got, want_NO.reshape(result), rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(x_gradient, want_NI.reshape(x_shape), rtol=1e-4, atol=1e-5)
-    want = want_IO.reshape(weight_shape)
-    np.testing.assert_allclose(weights_gradient, want, rtol=1e-4, atol=1e-5)
+    pair = [draw.normal(size=shape) for shape in (x_shape, weight_shape)]
+    got, back = jax.vjp(lambda *pair: product(axes, *pair, "float32"), *map(jnp.float32, pair))
+    gradient = draw.normal(size=got.shape)
+    wants = by_numpy(axes, *pair, gradient)
+    for found, want in zip((got, *back(jnp.float32(gradient))), wants, strict=True):
+        np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
 
 
 def test_the_gradients_of_other_platforms_are_those_of_a_cpu(monkeypatch):
@@ -84,14 +80,7 @@ def test_an_einsum_of_bfloat16_and_its_gradients_are_rounded_once(axes, left, ri
     got, back = jax.vjp(lambda *pair: einsum(axes, *pair), *map(jnp.asarray, exact))
     gradient = jnp.asarray(draw.normal(size=got.shape), jnp.bfloat16)
     wide = [np.asarray(array, np.float64) for array in (*exact, gradient)]
-    of_left, of_right = axes.split("->")[0].split(",")
-    result = axes.split("->")[1]
-    wants = [
-        np.einsum(axes, wide[0], wide[1]),
-        np.einsum(f"{result},{of_right}->{of_left}", wide[2], wide[1]),
-        np.einsum(f"{of_left},{result}->{of_right}", wide[0], wide[2]),
-    ]
-    for found, want in zip((got, *back(gradient)), wants, strict=True):
+    for found, want in zip((got, *back(gradient)), by_numpy(axes, *wide), strict=True):
         assert found.dtype == jnp.bfloat16
         np.testing.assert_allclose(np.asarray(found, np.float64), want, rtol=2**-8, atol=1e-5)
 

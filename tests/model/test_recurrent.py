@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import softmax
 
-from tests.fixtures.steps import assert_steps_equal_all_at_once
+from tests.fixtures.references import gated_unit_by_hand
 from tests.fixtures.tiny import (
     SIZES,
     VOCABULARY,
@@ -17,206 +18,115 @@ from tests.fixtures.tiny import (
     random_pairs,
     random_params,
     relative_error,
+    tiny_model,
 )
-from transformer_jax.config.model import ModelConfig
-from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.parameters import init_params
 from transformer_jax.text.vocabulary import BOS
 
 H = 17  # d_hidden
 PAIRS = random_pairs(3, [(9, 7), (4, 5), (2, 3), (6, 2)])
 ROWS = [[0, 2], [1, 3]]
+KEY = jax.random.key(0)
 BATCH = lay_out(PAIRS, ROWS, 13, 12)
 
 
 def model_and_params(**changes):
-    sides = {"encoder": "recurrent", "decoder": "recurrent"}
-    config = ModelConfig(**{**SIZES, **sides, "d_hidden": H, "dropout": 0.0, **changes})
-    model = make_model(config, VOCABULARY)
+    model = tiny_model(encoder="recurrent", decoder="recurrent", d_hidden=H, **changes)
     return model, random_params(model)
-
-
-def sigmoid(x):
-    return 1 / (1 + np.exp(-x))
 
 
 def unit(w, state, *inputs):
     """A gated unit's next state; `inputs` are pairs of a vector and its weights [.., 3 H]."""
-    z_in, r_in, c_in = np.split(w["bias"] + sum(x @ weights for x, weights in inputs), 3)
-    z = sigmoid(z_in + state @ w["update"])
-    r = sigmoid(r_in + state @ w["reset"])
-    return (1 - z) * state + z * np.tanh(c_in + (r * state) @ w["candidate"])
+    from_inputs = w["bias"] + sum(x @ weights for x, weights in inputs)
+    return gated_unit_by_hand(state, from_inputs, (w["update"], w["reset"], w["candidate"]))
 
 
-def reference(params, src, tgt, tied=True):
+def reference(params, src, tgt):
     """Logits `[tgt_len, vocabulary]` of one sentence pair, float64."""
     p = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
     scale = np.sqrt(SIZES["d_model"])
     x = [p["embedding"]["table"][i] * scale for i in src]
-    forward, backward = [], []
-    state = np.zeros(H)
+    forward, backward = [np.zeros(H)], [np.zeros(H)]
     for vector in x:
-        state = unit(p["left_to_right"], state, (vector, p["left_to_right"]["input"]))
-        forward.append(state)
-    state = np.zeros(H)
+        w = p["left_to_right"]
+        forward.append(unit(w, forward[-1], (vector, w["input"])))
     for vector in reversed(x):
-        state = unit(p["right_to_left"], state, (vector, p["right_to_left"]["input"]))
-        backward.insert(0, state)
-    h = [np.concatenate(both) for both in zip(forward, backward, strict=True)]
+        w = p["right_to_left"]
+        backward.insert(0, unit(w, backward[0], (vector, w["input"])))
+    h = [np.concatenate(both) for both in zip(forward[1:], backward[:-1], strict=True)]
     d = p["decoder"]
     s = np.tanh(backward[0] @ d["start"])
     logits = []
     for before in [BOS, *tgt[:-1]]:
-        y = p["embedding" if tied else "tgt_embedding"]["table"][before] * scale
+        y = p["tgt_embedding"]["table"][before] * scale
         e = np.array([np.tanh(s @ d["query"] + hj @ d["key"]) @ d["score"] for hj in h])
-        a = np.exp(e - e.max()) / np.exp(e - e.max()).sum()
-        c = sum(aj * hj for aj, hj in zip(a, h, strict=True))
+        c = sum(aj * hj for aj, hj in zip(softmax(e), h, strict=True))
         s = unit(d["unit"], s, (y, d["unit"]["input"]), (c, d["context"]))
         t = np.concatenate([s, c, y]) @ d["readout"] + d["readout_bias"]
         t = np.array([max(t[2 * j], t[2 * j + 1]) for j in range(len(t) // 2)])
-        logits.append(p["embedding" if tied else "output"]["table"][:VOCABULARY] @ t)
+        logits.append(p["output"]["table"][:VOCABULARY] @ t)
     return np.array(logits)
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_packed_sentences_give_what_each_gives_alone_by_its_equations(tied):
-    model, params = model_and_params(tie_embeddings=tied)
+def test_packed_sentences_give_what_each_gives_alone_by_its_equations():
+    model, params = model_and_params(tie_embeddings=False)
     logits = jax.jit(model.apply)({"params": params}, *model_inputs(BATCH))
     found = of_each_pair(logits, BATCH, ROWS)
     for number, (src, tgt) in enumerate(PAIRS):
-        want = reference(params, src, tgt, tied)
+        want = reference(params, src, tgt)
         assert relative_error(found[number][:, :VOCABULARY], want) < 1e-5
 
 
-def test_computing_again_what_takes_memory_changes_no_gradient():
-    model, params = model_and_params()
-
-    def total(params, model):
-        return (model.apply({"params": params}, *model_inputs(BATCH)) ** 2)[..., :VOCABULARY].sum()
-
-    gradient = jax.jit(jax.grad(total), static_argnums=1)
-    kept, again = (gradient(params, m) for m in (model, model.clone(remat=True)))
-    for one, other in zip(jax.tree.leaves(kept), jax.tree.leaves(again), strict=True):
-        assert relative_error(other, one) < 1e-5
-        assert np.abs(one).max() > 0  # nothing is without use
-
-
-def test_padding_changes_nothing():
-    model, params = model_and_params()
-    wide = lay_out(PAIRS, ROWS, 20, 17)
-    logits = [jax.jit(model.apply)({"params": params}, *model_inputs(b)) for b in (BATCH, wide)]
-    found = [of_each_pair(x, b, ROWS) for x, b in zip(logits, (BATCH, wide), strict=True)]
-    for number in found[0]:
-        wide_LV, own_LV = (logits[number][:, :VOCABULARY] for logits in reversed(found))
-        assert relative_error(wide_LV, own_LV) < 1e-6
-
-
-@pytest.mark.parametrize("encoder", ["recurrent", "transformer"])
-def test_a_step_of_search_gives_what_training_gives_wherever_the_beam_moves_it(encoder):
-    model, params = model_and_params(encoder=encoder)
-    # What a beam slot carries before its sentence begins is not read.
-    assert_steps_equal_all_at_once(model.clone(watch=True), params, carried_at_first=np.nan)
-
-
-def test_initial_parameters_are_those_of_the_seed_and_hold_gradients_in_range():
+def test_initial_parameters_hold_gradients_in_range():
     model, _ = model_and_params()
     initial = jax.jit(functools.partial(init_params, model))
-    params, again, other = (initial(jax.random.key(seed)) for seed in (1, 1, 2))
-    assert all(map(np.array_equal, jax.tree.leaves(params), jax.tree.leaves(again)))
-    recurrent = np.asarray(params["left_to_right"]["update"])
+    drawn = [initial(jax.random.key(seed)) for seed in range(20)]
+    recurrent, other = (np.asarray(params["left_to_right"]["update"]) for params in drawn[:2])
     assert np.allclose(recurrent @ recurrent.T, np.eye(H), atol=1e-5)
-    assert not np.allclose(recurrent, other["left_to_right"]["update"])
-    scores = [initial(jax.random.key(seed))["decoder"]["score"] for seed in range(20)]
+    assert not np.allclose(recurrent, other)
+    scores = [params["decoder"]["score"] for params in drawn]
     assert np.std(scores) == pytest.approx(H**-0.5, rel=0.15)
 
 
-def test_dropout_falls_on_annotations_and_on_what_is_before_the_vocabulary():
+def test_dropout_falls_on_annotations_and_on_what_is_before_the_vocabulary_by_row():
     model, params = model_and_params(dropout=0.5)
-    variables = {"params": params}
-    source, target = model_inputs(BATCH)
-    rows = np.arange(2)
-    rngs = {"dropout": jax.random.key(0)}
+    source, target = model_inputs(lay_out(PAIRS, [[0], [0]], 9, 7))
 
-    def both(model):
+    def both(model, rows):
         encoded = model.encode(source, rows)
         return encoded, model.decode(encoded, source, target, rows)[0]
 
-    for x in jax.jit(functools.partial(model.apply, method=both))(variables, rngs=rngs):
+    apply = jax.jit(functools.partial(model.apply, method=both, rngs={"dropout": KEY}))
+    first, other = (apply({"params": params}, np.array(rows)) for rows in ([0, 1], [0, 2]))
+    for x, y in zip(first, other, strict=True):
         assert 0.4 < np.mean(np.asarray(x) == 0) < 0.6
-
-
-def test_dropout_depends_on_the_row():
-    model, params = model_and_params(dropout=0.5)
-    keys = {"dropout": jax.random.key(0)}
-    rows = [np.array([0, 1]), np.array([0, 2])]
-    inputs = model_inputs(lay_out(PAIRS, [[0], [0]], 9, 7))
-    apply = jax.jit(model.apply)
-    first, other = (apply({"params": params}, *inputs, r, rngs=keys) for r in rows)
-    assert np.array_equal(first[0], other[0])
-    assert not np.allclose(first[1], other[1])
-    assert not np.allclose(first[0], first[1])
+        assert np.array_equal(x[0], y[0])
+        assert not np.allclose(x[1], y[1]) and not np.allclose(x[0], x[1])
 
 
 @functools.cache
-def encoded_and_decoded():
-    """Parameters, and a function of (changes of them, batch).
-
-    It returns the annotations, the decoder's output and its attention's weights.
-    """
+def parameters_and_outputs():
+    """Parameters, and a compiled function of them that returns the outputs of each side."""
     model, params = model_and_params(tie_embeddings=False)
-    model = model.clone(watch=True)
 
     def both(model, source, target):
         encoded = model.encode(source)
-        return encoded, *model.decode(encoded, source, target)
+        return {"src": [encoded], "tgt": model.decode(encoded, source, target)}
 
-    @jax.jit
-    def compute(changes, batch):
-        changed = {name: {**params[name], **new} for name, new in changes.items()}
-        return model.apply({"params": {**params, **changed}}, *model_inputs(batch), method=both)
-
-    return params, compute
+    apply = functools.partial(model.clone(watch=True).apply, method=both)
+    return params, jax.jit(lambda params: apply({"params": params}, *model_inputs(BATCH)))
 
 
-def is_of(side, row, segment):
-    """Booleans `[batch, length]`: where a sentence of the batch is."""
-    return (np.arange(len(side.ids))[:, None] == row) & (side.segments == segment)
-
-
-def with_nan(table, side, own):
-    """The embedding table with NaN for subwords that are nowhere else in this side of BATCH."""
-    ids = np.setdiff1d(side.ids[own], side.ids[~own])
-    return {"table": jnp.asarray(table).at[ids].set(np.nan)}
-
-
-@pytest.mark.parametrize("segment", [1, 2])
-def test_a_sentence_s_nan_annotations_do_not_reach_its_neighbors_in_the_row(segment):
-    params, compute = encoded_and_decoded()
-    own = is_of(BATCH.src, 1, segment)
-    changes = {"embedding": with_nan(params["embedding"]["table"], BATCH.src, own)}
-    want, got = (np.asarray(compute(c, BATCH)[0]) for c in ({}, changes))
-    assert np.isnan(got[own]).any(-1).all()
-    others = (BATCH.src.segments != 0) & ~own
-    np.testing.assert_array_equal(got[others], want[others])
-
-
-def test_a_translation_s_nan_states_do_not_reach_the_next_one_of_the_row():
-    params, compute = encoded_and_decoded()
-    own = is_of(BATCH.tgt, 1, 1)
-    changes = {"tgt_embedding": with_nan(params["tgt_embedding"]["table"], BATCH.tgt, own)}
-    want, got = (compute(c, BATCH)[1:] for c in ({}, changes))
-    assert np.isnan(np.asarray(got[0])[1, own[1].nonzero()[0].max()]).all()  # at its end
-    others = (BATCH.tgt.segments != 0) & ~own
-    for one, other in zip(got, want, strict=True):  # outputs, weights
+@pytest.mark.parametrize(("side", "segment"), [("src", 1), ("src", 2), ("tgt", 1)])
+def test_a_sentence_s_nan_vectors_do_not_reach_its_neighbors_in_the_row(side, segment):
+    params, outputs = parameters_and_outputs()
+    ids, segments, _ = getattr(BATCH, side)
+    own = (segments == segment) & (np.arange(len(ids))[:, None] == 1)
+    name = {"src": "embedding", "tgt": "tgt_embedding"}[side]
+    of_no_other = np.setdiff1d(ids[own], ids[~own])
+    table = jnp.asarray(params[name]["table"]).at[of_no_other].set(np.nan)
+    want, got = (outputs(p)[side] for p in (params, {**params, name: {"table": table}}))
+    assert np.isnan(np.asarray(got[0])[own][-1]).any(), "NaN goes on to the sentence's end"
+    others = (segments != 0) & ~own
+    for one, other in zip(got, want, strict=True):  # vectors, and the decoder's weights
         np.testing.assert_array_equal(np.asarray(one)[others], np.asarray(other)[others])
-
-
-@pytest.mark.parametrize("size", [1e3, 1e6])
-def test_a_masked_weight_is_0_however_much_larger_its_score_is(size):
-    params, compute = encoded_and_decoded()
-    score = size * jnp.asarray(params["decoder"]["score"])
-    weights = np.asarray(compute({"decoder": {"score": score}}, BATCH)[2])
-    allowed = BATCH.tgt.segments[:, :, None] == BATCH.src.segments[:, None, :]
-    real = BATCH.tgt.segments != 0
-    assert (weights[real][~allowed[real]] == 0).all()
-    np.testing.assert_allclose(weights[real].sum(-1), 1.0, rtol=1e-6)

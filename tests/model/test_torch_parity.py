@@ -4,12 +4,13 @@ tests/fixtures/make_torch_fixtures.py computed the reference.
 """
 
 import functools
+from collections.abc import Mapping
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
-from flax.traverse_util import unflatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from tests.fixtures.tiny import lay_out, model_inputs, of_each_pair, relative_error
 from transformer_jax.config.model import ModelConfig
@@ -30,17 +31,17 @@ CASES = {
 }
 
 
+def with_prefix(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    return {name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)}
+
+
 @functools.cache
 def reference(case: str) -> dict[str, np.ndarray]:
     with np.load(FIXTURE) as file:
-        return {
-            name.removeprefix(case + "/"): file[name]
-            for name in file.files
-            if name.startswith(case + "/")
-        }
+        return with_prefix(file, f"{case}/")
 
 
-def from_torch(torch: dict[str, np.ndarray], case: str) -> dict[str, np.ndarray]:
+def from_torch(torch: Mapping[str, np.ndarray], case: str) -> dict[str, np.ndarray]:
     """PyTorch's weights (or their gradients) by the names and in the shapes of this project."""
     flat: dict[str, np.ndarray] = {}
 
@@ -84,31 +85,6 @@ def padded(table_VD: np.ndarray) -> np.ndarray:
     return np.pad(table_VD, ((0, 128 - VOCABULARY), (0, 0)))
 
 
-def with_prefix(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
-    return {
-        name.removeprefix(prefix): value.astype(np.float32)
-        for name, value in arrays.items()
-        if name.startswith(prefix)
-    }
-
-
-@functools.cache
-def computed(case: str, layout: str) -> tuple:
-    """(batch, (sums, logits, encoded), gradients by path) of our model with PyTorch's weights."""
-    torch = reference(case)
-    pairs = [
-        (src[src != 0].tolist(), tgt[tgt != 0].tolist())
-        for src, tgt in zip(torch["src"], torch["tgt"], strict=True)
-    ]
-    batch = lay_out(pairs, ROWS[layout], SRC_LENGTH, TGT_LENGTH)
-    params = unflatten_dict(from_torch(with_prefix(torch, "weight/"), case), sep="/")
-    with jax.default_matmul_precision("highest"):
-        (_, results), grads = value_and_gradients(case)(params, batch)
-    flat = jax.tree_util.tree_leaves_with_path(grads)
-    grads = {"/".join(key.key for key in path): np.asarray(leaf) for path, leaf in flat}
-    return batch, results, grads
-
-
 @functools.cache
 def value_and_gradients(case: str):
     changes = {"positions": "sinusoidal", "tie_embeddings": True, **CASES[case]}
@@ -132,34 +108,30 @@ def value_and_gradients(case: str):
 
 @pytest.mark.parametrize("layout", ROWS)
 @pytest.mark.parametrize("case", CASES)
-def test_logits_and_loss_equal_pytorch(case, layout):
+def test_outputs_loss_and_gradients_equal_pytorch_s(case, layout):
     torch = reference(case)
-    batch, (sums, logits, _), _ = computed(case, layout)
+    src, tgt = torch["src"], torch["tgt"]
+    pairs = [tuple(ids[ids != 0].tolist() for ids in pair) for pair in zip(src, tgt, strict=True)]
+    batch = lay_out(pairs, ROWS[layout], SRC_LENGTH, TGT_LENGTH)
+    flat = from_torch(with_prefix(torch, "weight/"), case)
+    params = unflatten_dict(jax.tree.map(np.float32, flat), sep="/")
+    with jax.default_matmul_precision("highest"):
+        (loss, (sums, logits, encoded)), gradients = value_and_gradients(case)(params, batch)
+
     got = of_each_pair(logits, batch, ROWS[layout])
-    want = [row[ids != 0] for row, ids in zip(torch["logits"], torch["tgt"], strict=True)]
-    real = np.concatenate([got[number] for number in range(len(want))])
-    assert relative_error(real[:, :VOCABULARY], np.concatenate(want)) < TOLERANCE
+    real = np.concatenate([got[number] for number in range(len(pairs))])
+    assert relative_error(real[:, :VOCABULARY], torch["logits"][tgt != 0]) < TOLERANCE
     assert (real[:, VOCABULARY:] <= -1e8).all()
-    assert float(sums.smoothed_nats) == pytest.approx(float(torch["loss"]), rel=TOLERANCE)
-    assert float(sums.tokens) == (torch["tgt"] != 0).sum()
+    assert float(loss) == pytest.approx(float(torch["loss"]), rel=TOLERANCE)
+    assert float(sums.tokens) == (tgt != 0).sum()
+    if layout == "unpacked":
+        own = np.asarray(encoded)[:, : src.shape[1]][src != 0]
+        assert relative_error(own, torch["encoded"][src != 0]) < TOLERANCE
 
-
-@pytest.mark.parametrize("case", CASES)
-def test_encoder_output_equals_pytorch_at_real_positions(case):
-    torch = reference(case)
-    _, (_, _, encoded), _ = computed(case, "unpacked")
-    length = torch["src"].shape[1]
-    real = torch["src"] != 0
-    assert relative_error(np.asarray(encoded)[:, :length][real], torch["encoded"][real]) < TOLERANCE
-
-
-@pytest.mark.parametrize("layout", ROWS)
-@pytest.mark.parametrize("case", CASES)
-def test_gradient_of_every_parameter_equals_pytorch(case, layout):
-    want = from_torch(with_prefix(reference(case), "grad/"), case)
-    _, _, got = computed(case, layout)
-    assert got.keys() == want.keys()
-    errors = {name: relative_error(got[name], want[name]) for name in want}
+    wants = from_torch(with_prefix(torch, "grad/"), case)
+    founds = flatten_dict(gradients, sep="/")
+    assert founds.keys() == wants.keys()
+    errors = {name: relative_error(founds[name], wants[name]) for name in wants}
     assert max(errors.values()) < TOLERANCE, {n: e for n, e in errors.items() if e >= TOLERANCE}
-    if "output/table" in got:  # untied: its rows for the padding must get no gradient
-        assert not got["output/table"][VOCABULARY:].any()
+    if "output/table" in founds:  # untied: its rows for the padding must get no gradient
+        assert not founds["output/table"][VOCABULARY:].any()

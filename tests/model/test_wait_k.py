@@ -8,10 +8,7 @@ import numpy as np
 import pytest
 
 from tests.fixtures.tiny import lay_out, model_inputs, random_pairs, random_params, tiny_model
-from transformer_jax.config.checks import check
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.config.schema import Config
-from transformer_jax.errors import ConfigError
 from transformer_jax.model.attention.patterns import waiting_place
 from transformer_jax.model.interfaces import Place
 from transformer_jax.model.layers.dropout import hashed
@@ -122,9 +119,3 @@ def test_every_k_is_drawn_equally_often():
         assert np.unique(ks).tolist() == [3, 4, 5, 6, 7]
         np.testing.assert_allclose(np.bincount(ks[:, 0])[3:], 1_000, atol=5 * 800**0.5)
     assert 0.15 < (draws[0] == draws[1]).mean() < 0.25, "steps are independent"
-
-
-@pytest.mark.parametrize("changes", [{"encoder": "recurrent"}, {"decoder": "convolutional"}])
-def test_attention_that_always_sees_everything_is_refused(changes):
-    with pytest.raises(ConfigError, match="model.wait_k=3 is for attention that can leave out"):
-        check(Config(model=ModelConfig(wait_k=3, **changes)))

@@ -1,4 +1,4 @@
-"""Restricted self-attention block by block, against attention to the whole row with a mask."""
+"""Who may attend to whom, by hand, and windows in blocks against a mask over the whole row."""
 
 import functools
 
@@ -10,8 +10,10 @@ from jax.extend.core import jaxprs_in_params
 
 from tests.fixtures.tiny import (
     VOCABULARY,
+    batch_of,
     lay_out,
     model_inputs,
+    place_of,
     random_pairs,
     random_params,
     relative_error,
@@ -20,7 +22,14 @@ from tests.fixtures.tiny import (
 from tests.model.configs import DISTANCES
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.attention.multi_head import attend
-from transformer_jax.model.attention.patterns import config_of_layer, self_patterns
+from transformer_jax.model.attention.patterns import (
+    causal,
+    mask_of,
+    same_sentence,
+    self_patterns,
+    strided,
+    within,
+)
 from transformer_jax.model.attention.windows import SHORTEST_BLOCK, Blocks, blocks_of
 from transformer_jax.model.interfaces import Place
 from transformer_jax.model.parameters import abstract_params
@@ -28,27 +37,6 @@ from transformer_jax.text.batches import Packed
 
 B, H, K = 2, 3, 4
 SIDES = pytest.mark.parametrize("is_decoder", [False, True])
-
-
-def place_of_sentences(lengths, length):
-    """Sentences of these lengths one after the other, then padding, in each of two rows."""
-    segments, positions = np.zeros((2, B, length), np.int32)
-    for row, own in enumerate((lengths, lengths[::-1])):
-        ends = np.cumsum([0, *own])
-        for n, (begin, end) in enumerate(zip(ends[:-1], ends[1:], strict=True), start=1):
-            segments[row, begin:end] = n
-            positions[row, begin:end] = range(end - begin)
-    return Place(jnp.asarray(segments), jnp.asarray(positions))
-
-
-def test_blocks_by_hand():
-    blocks = Blocks(length=6, queries=4, behind=2, ahead=1)
-    x = jnp.arange(1, 7)[None]
-    assert blocks.of_queries(x).tolist() == [[1, 2, 3, 4], [5, 6, 0, 0]]
-    assert blocks.of_keys(x).tolist() == [[0, 0, 1, 2, 3, 4, 5], [3, 4, 5, 6, 0, 0, 0]]
-    assert blocks.joined(blocks.of_queries(x)).tolist() == x.tolist()
-    assert blocks.distance()[0].tolist() == [-2, -1, 0, 1, 2, 3, 4]
-    assert blocks.distance()[3].tolist() == [-5, -4, -3, -2, -1, 0, 1]
 
 
 @SIDES
@@ -60,7 +48,8 @@ def test_blocks_give_what_a_mask_over_the_whole_row_gives(window, length, is_dec
     query, key, value = (
         jnp.asarray(draw.normal(size=(B, length, H, K)), jnp.float32) for _ in range(3)
     )
-    place = place_of_sentences([length // 2, length // 4, length // 5], length)
+    lengths = [length // 2, length // 4, length // 5]
+    place = place_of(lengths, lengths[::-1], length=length)
     blocks = blocks_of(config, length, is_decoder)
     assert blocks.number > 1 or length < 3 * window
 
@@ -116,45 +105,30 @@ def test_no_array_of_a_training_step_has_a_number_for_each_pair_of_positions(pos
     assert largest() < length * length / 4 < length * length <= largest(window=None)
 
 
-@pytest.mark.parametrize(("every", "furthest"), [(None, 4), (2, 19), (3, 4)])
-def test_each_nth_layer_sees_the_whole_row(every, furthest):
-    """Two layers with a window of 5 reach 4 positions; a global one reaches the row's end."""
-    model = tiny_model(window=5, global_every=every, num_encoder_layers=2, num_decoder_layers=3)
-    batch = lay_out(random_pairs(0, [(20, 3)]), [[0]], 20, 4)
+@SIDES
+@pytest.mark.parametrize(("every", "reach"), [(None, 8), (2, 31), (3, 8)])
+def test_each_nth_layer_from_the_first_sees_the_whole_row(every, reach, is_decoder):
+    """The past of the last position, in blocks: two layers with a window of 5 see 8 before it.
+
+    A layer of the encoder sees 2 of them, and as many after it.
+    """
+    depths = {"num_encoder_layers": 2, "num_decoder_layers": 2}
+    model = tiny_model(window=5, global_every=every, **depths)
+    batch = batch_of((32, 32))
     variables = {"params": random_params(model)}
-
-    @jax.jit
-    def first(ids):
-        return model.apply(variables, batch.src._replace(ids=ids), method="encode")[0, 0]
-
-    ids = jnp.asarray(batch.src.ids)
-    seen = [
-        n for n in range(20) if (first(ids.at[0, n].set(4)) != first(ids.at[0, n].set(5))).any()
-    ]
-    assert seen == list(range(furthest + 1))
-
-
-@pytest.mark.parametrize(("every", "first"), [(None, 23), (2, 0), (3, 23)])
-def test_each_nth_layer_of_the_decoder_sees_the_whole_past(every, first):
-    """In blocks; two layers with a window of 5 see 8 positions before the last one, 31."""
-    model = tiny_model(window=5, global_every=every, num_encoder_layers=3, num_decoder_layers=2)
-    batch = lay_out(random_pairs(0, [(3, 32)]), [[0]], 4, 32)
-    variables = {"params": random_params(model)}
-    encoded = model.apply(variables, batch.src, method="encode")
 
     @jax.jit
     def last(ids):
+        if not is_decoder:
+            return model.apply(variables, batch.src._replace(ids=ids), method="encode")[0, 31]
         target = batch.tgt._replace(ids=ids)
+        encoded = jnp.zeros((1, 32, 12))
         return model.apply(variables, encoded, batch.src, target, method="decode")[0][0, 31]
 
-    ids = jnp.asarray(batch.tgt.ids)
+    ids = jnp.asarray(batch[is_decoder].ids)
     both = [[last(ids.at[0, n].set(word)) for word in (4, 5)] for n in range(32)]
+    first = 31 - (reach if is_decoder or reach == 31 else reach // 2)
     assert [n for n, (x, y) in enumerate(both) if (x != y).any()] == list(range(first, 32))
-
-
-def test_the_number_of_a_global_layer_counts_from_1():
-    config = ModelConfig(window=5, global_every=3)
-    assert [config_of_layer(config, n).window for n in range(6)] == [5, 5, None, 5, 5, None]
 
 
 @pytest.mark.slow("compiles models twice")
@@ -178,3 +152,68 @@ def test_each_block_of_each_row_has_a_number_of_its_own():
     blocks = Blocks(40, 16, 2, 2)
     numbers = blocks.of_rows(jnp.array([0, 1, 2, 7]))
     assert blocks.number == 3 and len(set(numbers.tolist())) == 12
+
+
+PACKED = place_of([3, 2], length=6)  # then padding
+ONE = place_of([5])
+SEVEN = place_of([7])
+NEWEST = Place(jnp.array([[1]]), jnp.array([[2]]))  # what search asks for, at position 2
+PAST = "10000 11000 11100 11110 11111"
+
+
+def rows(mask):
+    """The keys that each query sees, of one row: a word of 0 and 1 for each query."""
+    assert mask.ndim == 4 and mask.shape[:2] == (1, 1)
+    return " ".join("".join(map(str, query)) for query in mask[0, 0].astype(int).tolist())
+
+
+@pytest.mark.parametrize(
+    ("patterns", "query", "key", "want"),
+    [
+        ([same_sentence], place_of([1, 2], length=4), PACKED, "111000 000110 000110 000000"),
+        ([causal], ONE, ONE, PAST),
+        ([causal], NEWEST, ONE, "11100"),
+        ([same_sentence, causal], PACKED, PACKED, "100000 110000 111000 000100 000110 000000"),
+        ([within(0)], ONE, ONE, "10000 01000 00100 00010 00001"),
+        ([within(1)], ONE, ONE, "11000 11100 01110 00111 00011"),
+        ([within(3)], ONE, ONE, "11110 11111 11111 11111 01111"),
+        # The two positions beside a query, and those 3 and 6 away.
+        ([strided(3)], SEVEN, SEVEN, "1111001 1111100 1111110 1111111 0111111 0011111 1001111"),
+    ],
+)
+def test_the_keys_that_each_query_sees(patterns, query, key, want):
+    assert rows(mask_of(patterns, query, key)) == want
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_decoder", "place", "want"),
+    [
+        ({}, False, PACKED, "111000 111000 111000 000110 000110 000000"),
+        ({}, True, ONE, PAST),
+        ({"window": 3}, False, ONE, "11000 11100 01110 00111 00011"),
+        ({"window": 3}, True, ONE, "10000 11000 11100 01110 00111"),
+        ({"window": 3}, False, PACKED, "110000 111000 011000 000110 000110 000000"),
+        (
+            {"pattern": "strided", "stride": 3},
+            False,
+            SEVEN,
+            "1111001 1111100 1111110 1111111 0111111 0011111 1001111",
+        ),
+        (
+            {"pattern": "strided", "stride": 3},
+            True,
+            SEVEN,
+            "1000000 1100000 1110000 1111000 0111100 0011110 1001111",
+        ),
+    ],
+)
+def test_the_encoder_sees_around_a_query_and_the_decoder_its_past(changes, is_decoder, place, want):
+    """A window is around the query in the encoder and ends at it in the decoder."""
+    patterns = self_patterns(ModelConfig(**changes), is_decoder)
+    assert rows(mask_of(patterns, place, place)) == want
+
+
+def test_each_row_has_its_own_sentences():
+    place = place_of([2], [1, 1])
+    mask = same_sentence(place, place)
+    assert mask[:, 0].astype(int).tolist() == [[[1, 1], [1, 1]], [[1, 0], [0, 1]]]

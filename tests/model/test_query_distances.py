@@ -1,6 +1,8 @@
-"""Contextual positions (Golovneva et al. 2024), against loops over every pair in float64."""
+"""Vectors of distances (Shaw et al. 2018) and contextual positions (Golovneva et al. 2024).
 
-import functools
+tests/model/test_mixers.py has attention with vectors of distances.
+"""
+
 import math
 
 import jax
@@ -13,8 +15,13 @@ from tests.fixtures.tiny import relative_error
 from transformer_jax.model.attention.multi_head import attend
 from transformer_jax.model.attention.normalizers import softmax
 from transformer_jax.model.attention.windows import Blocks
-from transformer_jax.model.positions.contextual import CONTEXTUAL, between, counts
-from transformer_jax.model.positions.query_distances import in_cache, in_row, with_term
+from transformer_jax.model.positions.contextual import CONTEXTUAL, between
+from transformer_jax.model.positions.query_distances import (
+    in_row,
+    products,
+    spread_in_row,
+    with_term,
+)
 
 B, L, H, K, REACH = 2, 6, 3, 4, 2
 DRAW = np.random.default_rng(4)
@@ -61,24 +68,6 @@ def test_attention_equals_a_loop_over_every_pair(name):
     assert CONTEXTUAL.values(params, heads, got, of_keys) is heads
 
 
-def test_a_key_s_position_is_the_sum_of_the_gates_from_it_to_the_query():
-    """Gates of 1/2, 1/2, 0 (masked), and 1/2 for the third query of four; by hand."""
-    mask = np.array([True, True, False, True])
-    of_query = np.arange(4) - 2
-    got = counts(jnp.zeros((1, 1, 1, 4)), mask, jnp.asarray(of_query)[None])[0, 0, 0]
-    np.testing.assert_array_equal(got, [-1.0, -0.5, 0.0, 0.5])
-
-
-def test_search_counts_a_hypothesis_s_own_past_and_no_other_key():
-    """Two beam slots at each of three positions: index = position * 2 + slot."""
-    own = np.array([True, False, False, True, False, True])  # slots 0, 1, 1
-    scores = jnp.asarray(DRAW.normal(size=(1, 1, 1, 6)), jnp.float32)
-    distance = jnp.asarray([[-2, -2, -1, -1, 0, 0]])
-    got = counts(scores, own, in_cache(distance).of())[0, 0, 0]
-    want = counted(scores[0, 0, 0][own], own[own], 2)
-    np.testing.assert_allclose(got[own], want, rtol=1e-6)
-
-
 def test_positions_between_whole_numbers_are_interpolated_and_those_beyond_are_clipped():
     x = jnp.asarray([10.0, 20.0, 40.0, 80.0, 160.0])[None, None, None]
     at = jnp.asarray([-9.0, -2.0, -1.75, -0.5, 0.0, 0.25, 1.5, 2.0, 3.0])[None, None, None]
@@ -89,11 +78,23 @@ def test_positions_between_whole_numbers_are_interpolated_and_those_beyond_are_c
     np.testing.assert_allclose(slope[jnp.array([0, 8])], 0)
 
 
-def test_at_first_they_change_nothing():
-    normal = functools.partial(DRAW.normal, size=(1, L, H, K))
-    query, key, value = (jnp.asarray(normal(), jnp.float32) for _ in range(3))
-    zeros = {"contextual_keys": jnp.zeros((2 * REACH + 1, K))}
-    normalize = with_term(CONTEXTUAL, zeros, query, in_row(Blocks(L, L)), softmax)
-    mask = MASKS["causal"][None, None]
-    got, _ = attend(query, key, value, mask, normalize=normalize)
-    np.testing.assert_array_equal(got, attend(query, key, value, mask)[0])
+@pytest.mark.parametrize(
+    ("queries", "keys", "behind", "reach"),
+    [(5, 5, 0, 2), (5, 5, 0, 9), (1, 1, 0, 1), (4, 9, 3, 2), (4, 9, 5, 30), (7, 2, 0, 3)],
+)
+def test_a_row_s_keys_get_the_number_of_their_distance(queries, keys, behind, reach):
+    x = DRAW.normal(size=(B, H, queries, 2 * reach + 1)).astype(np.float32)
+    got = spread_in_row(jnp.asarray(x), keys, behind)
+    assert got.shape == (B, H, queries, keys)
+    for i, m in np.ndindex(queries, keys):
+        distance = np.clip(m - i - behind, -reach, reach)
+        np.testing.assert_array_equal(got[:, :, i, m], x[:, :, i, distance + reach])
+
+
+def test_products_of_bfloat16_are_float32():
+    query, vectors = (DRAW.normal(size=shape) for shape in ((B, 3, H, K), (5, K)))
+    narrow = [jnp.asarray(x, jnp.bfloat16) for x in (query, vectors)]
+    got = products(*narrow)
+    exact = [np.asarray(x, np.float64) for x in narrow]
+    assert got.dtype == jnp.float32
+    assert relative_error(got, np.einsum("blhk,ck->bhlc", *exact)) < 1e-6

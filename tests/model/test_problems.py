@@ -1,13 +1,20 @@
-"""Keys that a recurrent model does not read are refused by name."""
+"""Keys that a model does not read, and parts that do not go together, are refused by name."""
 
 import pytest
 
+from transformer_jax.config.checks import check
+from transformer_jax.config.data import DataConfig
 from transformer_jax.config.model import ModelConfig
+from transformer_jax.config.schema import Config
+from transformer_jax.errors import ConfigError
 from transformer_jax.model.positions.choices import POSITIONS
 from transformer_jax.model.sides.choices import problems
 
 RECURRENT = {"encoder": "recurrent", "decoder": "recurrent"}
+CONVOLUTIONAL = {"encoder": "convolutional", "decoder": "convolutional"}
+SYNTHESIZER = {"encoder": "synthesizer", "decoder": "ssru"}
 OF_A_PRESET = {"norm": "pre", "norm_kind": "rms", "attention_bias": True}
+TIED_OUTPUT = {"fix_norm": True, "tie_embeddings": False, "tie_output": True}
 
 
 @pytest.mark.parametrize(
@@ -42,7 +49,20 @@ OF_A_PRESET = {"norm": "pre", "norm_kind": "rms", "attention_bias": True}
         *(({"positions": p}, [f"positions={p!r}"]) for p in POSITIONS if p != "sinusoidal"),
         ({"encoder": "convolutional", "positions": "learned"}, []),
         ({"decoder": "convolutional", "positions": "none"}, []),
+        (CONVOLUTIONAL | {"positions": "rotary"}, ["positions='rotary'"]),
+        (CONVOLUTIONAL | {"attention_memory": "coverage"}, ["attention_memory='coverage'"]),
+        ({"decoder": "ssru", "window": 3}, ["window=3"]),
+        ({"decoder": "ssru", "positions": "rotary"}, ["positions='rotary'"]),
+        ({"encoder": "transformer", "decoder": "ssru", "window": 3}, []),
+        ({"decoder": "ssru", "score": "dot"}, []),
+        ({"decoder": "ssru", "normalizer": "sparsemax"}, []),
+        (SYNTHESIZER | {"window": 3}, ["window=3"]),
+        (SYNTHESIZER | {"positions": "rotary"}, ["positions='rotary'"]),
+        (SYNTHESIZER | {"score": "dot", "cross_score": "scaled_dot"}, ["score='dot'"]),
+        (SYNTHESIZER | {"normalizer": "top_k", "cross_normalizer": "sink"}, ["normalizer='top_k'"]),
+        ({"encoder": "synthesizer", "decoder": "transformer", "positions": "rotary"}, []),
         (OF_A_PRESET, []),
+        (TIED_OUTPUT, []),
     ],
 )
 def test_a_key_that_changes_nothing_is_refused(changes, names):
@@ -60,3 +80,33 @@ def test_a_refusal_gives_the_reason_of_its_own_key():
         f"model.score='cosine' changes nothing in this model: {own} and {heads}. Leave it out.",
         f"model.cross_normalizer='top_k' changes nothing in this model: {heads}. Leave it out.",
     }
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"encoder": "convolutional", "kernel_width": 4}, "kernel_width=4 is even: .*Use 5"),
+        ({"norm": "deep", "encoder": "recurrent"}, "model.norm='deep' has constants for a Trans"),
+        ({"norm": "deep", "decoder": "convolutional"}, "model.norm='deep' has constants"),
+        ({"norm": "rezero", "norm_kind": "scale"}, "model.norm_kind='scale' changes nothing"),
+        ({"norm": "rezero", "norm_epsilon": 1e-5}, "model.norm_epsilon=1e-05 changes nothing"),
+        ({"fix_norm": True, "tie_embeddings": False}, "fix_norm=True.*Set model.tie_embeddings"),
+        *(
+            ({"wait_k": 3, **side}, "model.wait_k=3 is for attention .*not for an encoder of kind")
+            for side in (
+                {"encoder": "recurrent"},
+                {"encoder": "synthesizer"},
+                {"decoder": "convolutional"},
+            )
+        ),
+        *(
+            ({"positions": kind, "score": score}, f"{kind}' with model.score='{score}'.*Use")
+            for kind in ("relative", "contextual")
+            for score in ("additive", "bilinear", "cosine")
+        ),
+    ],
+    ids=str,
+)
+def test_parts_that_do_not_go_together_are_refused(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        check(Config(model=ModelConfig(**changes), data=DataConfig(source="grammar")))
