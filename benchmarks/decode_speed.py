@@ -18,8 +18,7 @@ sums:
 The limits differ: our search has a limit for each sentence (source + decode.max_extra_length) and
 forces EOS there; the peers cut at the largest of these limits. The table counts hypotheses that
 reach our limit. If outputs differ, our model scores both by forced decoding. Peers run with the two
-fastest of a few settings, chosen on a part of the sentences; in each turn the faster one counts. A
-turn that is much slower than this trial is named.
+fastest of a few settings, chosen on a part of the sentences; in each turn the faster one counts.
 
 Dimension key
   B sentences   L target length   M source length   V vocabulary, padded in ours
@@ -41,16 +40,7 @@ import numpy as np
 from arguments import parse
 from jax.nn import log_softmax
 from peers.searching import MODES, Ids, Job, transformers_model
-from turns import (
-    CALIBRATION,
-    Figures,
-    markdown,
-    middle,
-    processes_by_turns,
-    ratios,
-    run_once,
-    spread,
-)
+from turns import CALIBRATION, Figures, markdown, middle, processes_by_turns, ratios, spread
 
 from transformer_jax.decoding.scoring import forced_logits, forced_scores
 from transformer_jax.errors import UserError
@@ -95,8 +85,6 @@ ENGINES = {  # name in the table -> engine of searching.py
 }
 TOLERANCE = 1e-4  # allowed difference of logits and log probabilities, in nats
 CHECKED, CHECKED_LENGTH = 8, 48  # number of sentences that are checked, and their subwords
-PASSES = 2  # of each setting that is tried for a peer
-SLOW = 0.5  # of the speed in the trial: a turn below it is named
 Options = dict[str, Any]
 WIDE = {"decode.dtype": "float32"}  # of the model that the peers are checked with
 
@@ -208,15 +196,14 @@ def make_job(folder: Path, values: dict[str, Any], loaded: LoadedModel, text: Te
         beam_size=values["beam_size"],
         max_tokens=max(map(len, sources)) + config.decode.max_extra_length,
         threads=values["threads"],
+        tried=values["tune_lines"],
     )
 
 
-def command(job: Job, name: str, options: dict[str, list[Options]]) -> list[str]:
-    """Writes the job's file; the command line of an engine, which writes to `found_file`."""
-    job_file = Path(job.folder) / "job.json"
-    job_file.write_text(json.dumps(job._asdict()))
-    files = [str(job_file), str(found_file(job, name))]
-    return [sys.executable, str(SEARCHING), ENGINES[name], *files, json.dumps(options)]
+def command(job: Job, name: str, tried: list[Options]) -> list[str]:
+    """The command line of an engine, which writes to `found_file`."""
+    files = [str(Path(job.folder) / "job.json"), str(found_file(job, name))]
+    return [sys.executable, str(SEARCHING), ENGINES[name], *files, json.dumps(tried)]
 
 
 def found_file(job: Job, name: str) -> Path:
@@ -230,46 +217,6 @@ def chosen_engines(text: str | None) -> list[str]:
     if unknown := [name for name in asked if name not in ENGINES]:
         raise UserError(f"--engines={unknown[0]} is not one of {'; '.join(ENGINES)}.")
     return [name for name in ENGINES if name == OURS or name in asked]
-
-
-class Chosen(NamedTuple):
-    """The two fastest settings of an engine."""
-
-    settings: dict[str, list[Options]]  # by mode
-    tried: dict[str, float]  # sentences per second of the fastest in the trial, by mode
-
-
-def fastest_settings(
-    job: Job, name: str, tried: list[Options], environment: dict[str, str]
-) -> Chosen:
-    """Tries the settings of an engine on this job.
-
-    The faster one of two passes counts, so that a disturbance does not choose a slow setting.
-    """
-    if len(tried) == 1:
-        return Chosen(dict.fromkeys(MODES, tried), {})
-    figures = []
-    for options in tried:
-        contender = command(job, name, dict.fromkeys(MODES, [options]))
-        passes = [run_once(contender, environment) for _ in range(PASSES)]
-        figures.append({mode: max(one[mode] for one in passes) for mode in MODES})
-        print(f"{name} {json.dumps(options)}: {figures[-1]}", file=sys.stderr, flush=True)
-    order = {m: sorted(range(len(tried)), key=lambda i: -figures[i][m]) for m in MODES}
-    fastest = {mode: [tried[i] for i in best[:2]] for mode, best in order.items()}
-    return Chosen(fastest, {mode: figures[best[0]][mode] for mode, best in order.items()})
-
-
-def slow_turns(results: dict[str, list[Figures]], settings: dict[str, Chosen]) -> list[str]:
-    """A line for each engine and mode that was slow in some turns."""
-    lines = []
-    for name, chosen in settings.items():
-        for mode, speed in chosen.tried.items():
-            if count := sum(turn[mode] < SLOW * speed for turn in results[name]):
-                lines.append(
-                    f"{name}, {mode}: {count} of {len(results[name])} turns were below {SLOW:.0%} "
-                    f"of the {speed:.0f} of the trial; the machine had other work"
-                )
-    return lines
 
 
 def speed_table(results: dict[str, list[dict[str, float]]], beam_size: int) -> str:
@@ -342,7 +289,7 @@ def _log_probs(loaded: LoadedModel, text: Text, outputs: Ids, numbers: list[int]
 def describe(
     loaded: LoadedModel,
     job: Job,
-    settings: dict[str, Chosen],
+    results: dict[str, list[Figures]],
     environment: dict[str, str],
 ) -> list[str]:
     """Date, device, versions and settings."""
@@ -350,7 +297,11 @@ def describe(
     versions = [f"{name} {importlib.metadata.version(name)}" for name in names]
     subwords = sum(map(len, job.sources))
     of = loaded.config.model
-    chosen = [f"{name}: {json.dumps(own.settings)}" for name, own in settings.items()]
+    chosen = {
+        name: {json.dumps(turn[f"{mode}_options"]) for turn in turns for mode in MODES}
+        for name, turns in results.items()
+        if name in ENGINES
+    }
     return [
         f"{datetime.date.today()}, {processor()}, {job.threads} threads an engine; "
         f"{', '.join(versions)}",
@@ -361,7 +312,7 @@ def describe(
         f"environment: {environment or 'unchanged'}",
         "times are from encoded subwords to subwords, without tokenization, loading, compilation "
         "and a first pass over the same sentences",
-        *chosen,
+        *(f"{name}: {' or '.join(sorted(own))}" for name, own in chosen.items()),
     ]
 
 
@@ -381,17 +332,12 @@ def main() -> None:
         references = [ids.tolist() for ids in loaded.vocabulary.encode_lines(text.references)]
         checked = check_peers(loaded, job, references)
         alpha = RunFolder(values["workdir"]).read_config().decode.length_penalty
-        part = job._replace(sources=job.sources[: values["tune_lines"]])
-        settings = {
-            name: fastest_settings(part, name, settings_of(name, threads, alpha), environment)
-            for name in names
-        }
-        contenders = {name: command(job, name, own.settings) for name, own in settings.items()}
+        (Path(folder) / "job.json").write_text(json.dumps(job._asdict()))
+        contenders = {name: command(job, name, settings_of(name, threads, alpha)) for name in names}
         results = processes_by_turns(contenders, values["turns"], environment)
         outputs = output_table(loaded, job, text, names)
     calibration = f"{CALIBRATION}: {middle(results[CALIBRATION], 'gflops'):.0f}"
-    slow = slow_turns(results, settings)
-    lines = [*describe(loaded, job, settings, environment), checked, calibration, *slow]
+    lines = [*describe(loaded, job, results, environment), checked, calibration]
     print("\n".join(lines), speed_table(results, job.beam_size), outputs, sep="\n\n")
 
 

@@ -148,8 +148,8 @@ def timed_search(translate: Any, groups: list[list], sentences: list[np.ndarray]
     found = list[Any]()
     second = timed(lambda: found.append(translate(sentences)), SEARCHES)
     output = sum(len(best[0].ids) for best in found[-1] if best)
-    speeds = {"tokens_per_s": output / second, "sentences_per_s": len(sentences) / second}
-    return speeds | {"output_tokens": output, "compile_s": compile_s}
+    rates = {"tokens_per_s": output / second, "sentences_per_s": len(sentences) / second}
+    return rates | {"output_tokens": output, "compile_s": compile_s}
 
 
 # A step's kernels -----------------------------------------------------------------------------

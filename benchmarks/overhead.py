@@ -19,17 +19,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from programs import Steps
+from programs import steps_of_run
 from turns import by_turns
 
 from transformer_jax.config.files import load_config, split_overrides
 from transformer_jax.config.schema import Config
-from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.metrics import MetricsWriter
-from transformer_jax.runs.run_folder import RunFolder
-from transformer_jax.text.batches import train_batches
-from transformer_jax.training.data import load_data
 from transformer_jax.training.window import WindowReader
 from transformer_jax.use.command_line import Flag, exit_status, parse_flags, set_up_logs
 
@@ -45,14 +41,11 @@ class Run:
     """The parts of a run, whose steps are called one by one."""
 
     def __init__(self, config: Config, folder: Path):
-        data = load_data(config, RunFolder(folder))
-        self.steps = Steps(config, data.vocabulary.sizes, data.shape, make_mesh(config.mesh))
+        data, self.steps, self.batches = steps_of_run(config, folder)
         program, state = self.steps.program, self.steps.state
         self.read_window = WindowReader(config.train, data, program, state.window)
         self.writer = MetricsWriter(folder)
         self.checkpoints = Checkpoints(folder / "checkpoints", 1)
-        host = train_batches(data.train, data.plan, data.shape.rows, config.seed)
-        self.batches = map(self.steps.put, host)
 
     def block(self, count: int, saves: bool = False, line: bool = False) -> float:
         """Seconds of `count` steps, with a save before them or a line of metrics after each."""

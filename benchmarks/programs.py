@@ -1,7 +1,8 @@
 """What several benchmarks run: a compiled training step, and weights for a search."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,8 +12,10 @@ from jax.sharding import Mesh
 from transformer_jax.config.schema import Config, MeshConfig
 from transformer_jax.model.interfaces import Params
 from transformer_jax.parallel.mesh import batch_sharding, make_mesh
-from transformer_jax.text.batches import Batch
+from transformer_jax.runs.run_folder import RunFolder
+from transformer_jax.text.batches import Batch, train_batches
 from transformer_jax.text.vocabulary import EOS, Sizes
+from transformer_jax.training.data import TrainingData, load_data
 from transformer_jax.training.program import BatchShape, Program, compile_program
 from transformer_jax.training.state import TrainState
 
@@ -48,6 +51,14 @@ class Steps:
         for batch in batches:
             (self.state,) = self.program.train_step((self.state,), batch)
         jax.block_until_ready(self.state.step)
+
+
+def steps_of_run(config: Config, folder: Path) -> tuple[TrainingData, Steps, Iterator[Batch]]:
+    """The data of a run, its compiled step, and its batches on the devices."""
+    data = load_data(config, RunFolder(folder))
+    steps = Steps(config, data.vocabulary.sizes, data.shape, make_mesh(config.mesh))
+    batches = train_batches(data.train, data.plan, data.shape.rows, config.seed)
+    return data, steps, map(steps.put, batches)
 
 
 def random_params(shapes: Params) -> Params:

@@ -11,40 +11,30 @@ hlo.py reads the collectives from a dump of XLA's partitioner, because later pas
 bfloat16 into float32.
 """
 
+import argparse
 import json
 import math
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
-from benchmarks.arguments import parse
 from benchmarks.hlo import KINDS, Collective, collectives
-from benchmarks.turns import markdown
 from transformer_jax.config.files import load_config
 from transformer_jax.config.schema import MeshConfig
 from transformer_jax.model.sides.embeddings import padded_vocabulary
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.training.cost import DEVICE_PEAKS, training_flops
 from transformer_jax.training.program import BatchShape, compile_program
-from transformer_jax.use.command_line import Flag, exit_status
 
 PRESET = Path(__file__).parents[1] / "configs" / "wmt14.py"
 VOCABULARY = 37_000
 ROW_LENGTH = 128  # source and target positions per row
-
-FLAGS = [
-    Flag("sizes", str, "NAMES", "models of configs/wmt14.py", default="base,big"),
-    Flag("devices", str, "NUMBERS", "numbers of devices", default="1,2,4,8,16,32,64,128,256"),
-    Flag("rows", int, "N", "rows of the fixed batch", default=256),
-    Flag("rows-a-device", int, "N", "rows of the growing batch; 0: skip it", default=32),
-    Flag("cache", str, "FILE", "JSON; its steps are not compiled again"),
-]
 
 Axes = tuple[int, int, int]  # sizes of the mesh's axes data, fsdp and tensor
 FIXED_BATCH: list[Axes] = [
@@ -201,26 +191,23 @@ def partitioned(dumps: Path) -> str:
 # Tables ----------------------------------------------------------------------------------------
 
 
-WHICH = ["devices", "data, fsdp, tensor", "rows"]
-
-
-def held_and_sent(plans: list[Plan]) -> str:
-    """Markdown table of what a device holds, computes and sends in a step."""
+def held_and_sent(plans: list[Plan]) -> Iterator[str]:
+    """Lines of the table of what a device holds, computes and sends in a step."""
     kinds = [k for k in KINDS if any(c.kind == k for plan in plans for c in plan.collectives)]
-    held = ["parameters, MiB", "optimizer, MiB", "temporary, MiB", "GFLOPs", "of closed form"]
-    rows = []
+    yield (
+        "| devices | data, fsdp, tensor | rows | parameters, MiB | optimizer, MiB | temporary, MiB "
+        "| GFLOPs | of closed form |" + "".join(f" {kind}, MiB (calls) |" for kind in kinds)
+    )
+    yield "|" + "---|" * (8 + len(kinds))
     for plan in plans:
-        bytes_of = (plan.parameters, plan.optimizer, plan.temporary)
-        rows.append(
-            [
-                *_which(plan),
-                *(f"{b / MIB:,.0f}" for b in bytes_of),
-                f"{plan.flops / 1e9:,.0f}",
-                f"{plan.flops / plan.closed_form:.2f}",
-                *(_sent(plan.collectives, kind) for kind in kinds),
-            ]
-        )
-    return markdown([*WHICH, *held, *(f"{kind}, MiB (calls)" for kind in kinds)], rows)
+        cells = [
+            *_which(plan),
+            *(f"{b / MIB:,.0f}" for b in (plan.parameters, plan.optimizer, plan.temporary)),
+            f"{plan.flops / 1e9:,.0f}",
+            f"{plan.flops / plan.closed_form:.2f}",
+            *(_sent(plan.collectives, kind) for kind in kinds),
+        ]
+        yield f"| {' | '.join(cells)} |"
 
 
 def _which(plan: Plan) -> list[str]:
@@ -233,23 +220,23 @@ def _sent(found: list[Collective], kind: str) -> str:
     return f"{sent / MIB:,.0f} ({calls})" if calls else "-"
 
 
-def times(plans: list[Plan], one: Plan | None, machines: Sequence[Machine]) -> str:
-    """Markdown table of predicted times; efficiency is relative to the plan `one`."""
-    titles = ("compute, ms", "links, ms", "step, ms", "efficiency")
-    rows = []
+def times(plans: list[Plan], one: Plan | None, machines: Sequence[Machine]) -> Iterator[str]:
+    """Lines of the table of predicted times; efficiency is relative to the plan `one`."""
+    yield "| devices | data, fsdp, tensor | rows |" + "".join(
+        f" {m.name}: compute, ms | links, ms | step, ms | efficiency |" for m in machines
+    )
+    yield "|" + "---|" * (3 + 4 * len(machines))
     for plan in plans:
         cells = _which(plan)
         for machine in machines:
             steps = plan.step_seconds(machine)
-            shares = [efficiency(plan, one, machine, t) for t in steps] if one else []
             cells += [
                 _milliseconds(plan.compute_seconds(machine)),
                 _milliseconds(plan.link_seconds(machine)),
-                " to ".join(map(_milliseconds, steps)),
-                " to ".join(f"{share:.0%}" for share in shares),
+                " to ".join(_milliseconds(t) for t in steps),
+                " to ".join(f"{efficiency(plan, one, machine, t):.0%}" for t in steps if one),
             ]
-        rows.append(cells)
-    return markdown([*WHICH, *(f"{m.name}: {title}" for m in machines for title in titles)], rows)
+        yield f"| {' | '.join(cells)} |"
 
 
 def efficiency(plan: Plan, one: Plan, machine: Machine, seconds: float) -> float:
@@ -267,28 +254,37 @@ def _milliseconds(seconds: float) -> str:
 
 def main() -> None:
     """Compiles the steps that are not in the cache, and prints the tables."""
-    values = parse("scaling_plan", __doc__, FLAGS)
-    cache = Path(values["cache"]) if values["cache"] else None
-    counts = [int(n) for n in values["devices"].split(",")]
-    fixed = [(mesh, values["rows"]) for mesh in FIXED_BATCH]
-    growing = [(mesh, values["rows-a-device"] * math.prod(mesh)) for mesh in GROWING_BATCH]
+    options = _options()
+    counts = [int(n) for n in options.devices.split(",")]
+    fixed = [(mesh, options.rows) for mesh in FIXED_BATCH]
+    growing = [(mesh, options.rows_a_device * math.prod(mesh)) for mesh in GROWING_BATCH]
     wanted = [
         (mesh, rows)
         for mesh, rows in fixed + growing
         if math.prod(mesh) in counts and rows and rows % (mesh[0] * mesh[1]) == 0
     ]
-    wanted.sort(key=lambda pair: (pair[1] > values["rows"], math.prod(pair[0])))
+    wanted.sort(key=lambda pair: (pair[1] > options.rows, math.prod(pair[0])))
     print(f"JAX {jax.__version__}, bfloat16, rows of {ROW_LENGTH} and {ROW_LENGTH} positions.\n")
     with tempfile.TemporaryDirectory() as folder:
         dumps = Path(folder)
         prepare_xla(max(counts), dumps)
-        for size in values["sizes"].split(","):
-            plans = [cached(cache, size, mesh, rows, dumps) for mesh, rows in wanted]
+        for size in options.sizes.split(","):
+            plans = [cached(options.cache, size, mesh, rows, dumps) for mesh, rows in wanted]
             one = next((plan for plan in plans if plan.devices == 1), None)
             print(f"### {size}: what a device holds, computes and sends in a step\n")
-            print(held_and_sent(plans), end="\n\n")
+            print(*held_and_sent(plans), "", sep="\n")
             print(f"### {size}: predicted times of a step\n")
-            print(times(plans, one, (H100, V5E)), end="\n\n")
+            print(*times(plans, one, (H100, V5E)), "", sep="\n")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sizes", default="base,big", help="models of configs/wmt14.py")
+    parser.add_argument("--devices", default="1,2,4,8,16,32,64,128,256", help="numbers of devices")
+    parser.add_argument("--rows", type=int, default=256, help="rows of the fixed batch")
+    parser.add_argument("--rows-a-device", type=int, default=32, help="growing batch; 0: skip")
+    parser.add_argument("--cache", type=Path, help="JSON; its steps are not compiled again")
+    return parser.parse_args()
 
 
 def prepare_xla(devices: int, dumps: Path) -> None:
@@ -317,4 +313,4 @@ def cached(cache: Path | None, size: str, mesh: Axes, rows: int, dumps: Path) ->
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    main()

@@ -9,7 +9,7 @@ both parts every resume must succeed. On the CPU the metrics of the killed run, 
 equal those of the other run bit for bit: no step is lost, and no step runs twice.
 """
 
-import functools
+import argparse
 import json
 import random
 import signal
@@ -21,17 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from arguments import parse
-
-from transformer_jax.use.command_line import Flag, exit_status
-
 ROOT = Path(__file__).parents[1]
 TIMINGS = ("source_tokens_per_second", "target_tokens_per_second", "mfu")
-FLAGS = (
-    Flag("kills", int, "N", "of the small run; 0: skip it", default=25),
-    Flag("soak", int, "0|1", "0: skip the soak", default=1),
-    Flag("seed", int, "N", "of the random moments", default=0),
-)
 SMALL = {
     "data.pairs": 2_000,
     "model.num_layers": 1,
@@ -72,11 +63,10 @@ def is_writing(workdir: Path) -> bool:
     return any((workdir / "checkpoints").glob("*.orbax-checkpoint-tmp*"))
 
 
-def kill_when(process: subprocess.Popen, happened: Callable[[], bool], pause: float = 0.0) -> bool:
-    """Sends SIGKILL `pause` seconds after `happened()`; returns False if the run ended before."""
+def kill_when(process: subprocess.Popen, happened: Callable[[], bool]) -> bool:
+    """Sends SIGKILL as soon as `happened()` is true; returns False if the run ended before."""
     while process.poll() is None:
         if happened():
-            time.sleep(pause)
             process.kill()
             return process.wait() == -signal.SIGKILL
         time.sleep(0.002)
@@ -90,16 +80,21 @@ def kill_small(folder: Path, kills: int, draw: random.Random) -> dict[str, Any]:
     killed = writing = 0
     while killed < kills:
         process = start(workdir, SMALL, log)
-        in_write = killed % 5 == 4
         begun = time.monotonic()
-        at = step_of(workdir) + draw.randint(0, 24)
-        pause = 0.0 if in_write else draw.uniform(0, 0.2)
+        first = step_of(workdir)
+        in_write = killed % 5 == 4
+        at_step = first + draw.randint(0, 24)
+        delay = draw.uniform(0, 0.2)
 
-        def reached(at: int = at, begun: float = begun) -> bool:
-            return step_of(workdir) >= at and time.monotonic() - begun >= 1.0
+        def happened(in_write: bool = in_write, at: int = at_step, pause: float = delay) -> bool:
+            if in_write:
+                return is_writing(workdir)
+            if step_of(workdir) < at or time.monotonic() - begun < 1.0:  # noqa: B023
+                return False
+            time.sleep(pause)
+            return True
 
-        happened = functools.partial(is_writing, workdir) if in_write else reached
-        if kill_when(process, happened, pause):
+        if kill_when(process, happened):
             killed += 1
             writing += is_writing(workdir)
         elif step_of(workdir) >= SMALL["train.steps"]:
@@ -135,28 +130,28 @@ def compare(folder: Path, killed: Path, overrides: dict[str, Any], log: Path) ->
     }
 
 
-def main() -> None:
-    """Prints one JSON object per part; exits with 1 if any metrics differ."""
-    values = parse("survive", __doc__, FLAGS)
-    draw = random.Random(values["seed"])
+def main() -> int:
+    """Prints one JSON object per part; returns 0 if all metrics are equal."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--kills", type=int, default=25, help="of the small run; 0: skip it")
+    parser.add_argument("--soak", type=int, default=1, help="0: skip the soak")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random moments")
+    options = parser.parse_args()
+    draw = random.Random(options.seed)
     good = True
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        parts = {
-            "small": (values["kills"], lambda: kill_small(folder, values["kills"], draw)),
-            "soak": (values["soak"], lambda: kill_soak(folder, draw)),
-        }
-        for name, (asked, part) in parts.items():
-            if not asked:
-                continue
+        parts = {"small": lambda: kill_small(folder, options.kills, draw)} if options.kills else {}
+        if options.soak:
+            parts["soak"] = lambda: kill_soak(folder, draw)
+        for name, part in parts.items():
             begun = time.monotonic()
             result = part()
             minutes = round((time.monotonic() - begun) / 60, 1)
             print(json.dumps({"part": name, **result, "minutes": minutes}), flush=True)
             good &= result["equal_bit_for_bit"] and not result["tracebacks"]
-    if not good:
-        sys.exit(1)
+    return 0 if good else 1
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(main())

@@ -29,7 +29,7 @@ from typing import Any
 import jax
 from pair_flops import flops_of_pairs
 from peers.process import peak_mib, seconds_since_start, speeds
-from programs import Steps
+from programs import steps_of_run
 from turns import (
     CALIBRATION,
     Figures,
@@ -47,10 +47,8 @@ from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import Config
 from transformer_jax.config.serialization import from_config_dict, to_dict
 from transformer_jax.errors import UserError
-from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.reporting.provenance import processor
 from transformer_jax.runs.run_folder import RunFolder
-from transformer_jax.text.batches import train_batches
 from transformer_jax.training.data import TrainingData, load_data
 from transformer_jax.training.program import shardings_of
 from transformer_jax.training.state import Window
@@ -100,17 +98,13 @@ def measure_ours(config: Config, folder: Path, warm_up: int, timed_steps: int) -
       warm_up: steps before the clock starts, at least 1.
       timed_steps: steps after that.
     """
-    data = load_data(config, RunFolder(folder))
-    steps = Steps(config, data.vocabulary.sizes, data.shape, make_mesh(config.mesh))
-    host_batches = train_batches(data.train, data.plan, data.shape.rows, config.seed)
-    batches = map(steps.put, host_batches)
+    _, steps, batches = steps_of_run(config, folder)
     steps.run(itertools.islice(batches, 1))
     first_step = seconds_since_start()
     steps.run(itertools.islice(batches, warm_up - 1))
     zero = jax.device_put(Window.zero(), shardings_of(steps.state.window))
     steps.state = jax.block_until_ready(steps.state._replace(window=zero))
     seconds = timed(lambda: steps.run(itertools.islice(batches, timed_steps)))
-    host_batches.close()
     window = jax.device_get(steps.state.window)
     nats, *counts = map(float, (window.nats, window.src_tokens, window.tgt_tokens, window.slots))
     return speeds(*counts, timed_steps, seconds) | {

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from benchmarks import turns
+from benchmarks.peers import searching
 from tests import tiny_runs as runs
 from tests.training import closed_forms
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.serialization import from_config_dict
 from transformer_jax.runs.run_folder import RunFolder
+from transformer_jax.text.vocabulary import EOS
 from transformer_jax.training.data import load_data
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -80,7 +82,7 @@ def test_our_training_speed_is_measured_on_a_tiny_corpus(train_speed, tmp_path):
     assert given.vocabulary.path == str(tmp_path / "vocabulary.model")
     assert len(data.train.src_ids) == len(np.load(Path(task["pairs"]) / "src_ids.npy"))
     figures = train_speed.measure_ours(given, tmp_path / "run", warm_up=1, timed_steps=2)
-    assert figures["target_tokens_per_step"] / figures["seconds_per_step"] == pytest.approx(
+    assert 1e3 * figures["target_tokens_per_step"] / figures["ms_per_step"] == pytest.approx(
         figures["target_tokens_per_s"]
     )
     assert figures["tokens_per_s"] > figures["target_tokens_per_s"] > 0
@@ -121,3 +123,29 @@ def test_peers_follow_sizes_dropout_and_the_type_of_products(train_speed, monkey
     model = {"num_layers": 3, "d_model": 64, "num_heads": 4, "d_ff": 96, "dropout": 0.3}
     config = from_config_dict({"model": model | {"dtype": "bfloat16"}})
     assert train_speed.chosen_peers("marian,torch", config) == ["marian", "torch"]
+
+
+def test_the_fastest_of_an_engine_s_settings_counts(monkeypatch, tmp_path, capsys):
+    """All are tried on the first sentences, and the two fastest ones on all."""
+    calls = []
+
+    def engine(job, beam_size, options):
+        def search():
+            calls.append((options["seconds"], len(job.sources)))
+            return options["seconds"], [[5, 6, EOS]] * len(job.sources)
+
+        return search
+
+    fields = {"sources": [[7, EOS]] * 6, "beam_size": 4, "tried": 2}
+    job, out = tmp_path / "job.json", tmp_path / "out.json"
+    job.write_text(json.dumps(dict.fromkeys(searching.Job._fields) | fields))
+    options = json.dumps([{"seconds": seconds} for seconds in (4.0, 1.5, 9.0, 2.0)])
+    monkeypatch.setitem(searching.ENGINES, "ours", engine)
+    monkeypatch.setattr(sys, "argv", ["searching.py", "ours", str(job), str(out), options])
+    searching.main()
+    figures = json.loads(capsys.readouterr().out)
+    expected = {"": 4.0, "_tokens": 12.0, "_options": {"seconds": 1.5}}
+    assert figures == {m + key: own for m in searching.MODES for key, own in expected.items()}
+    assert {seconds for seconds, sentences in calls if sentences == 2} == {4.0, 1.5, 9.0, 2.0}
+    assert {seconds for seconds, sentences in calls if sentences == 6} == {1.5, 2.0}
+    assert json.loads(out.read_text())["beam"] == [[5, 6, EOS]] * 6

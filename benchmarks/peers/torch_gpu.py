@@ -206,8 +206,8 @@ def timed_search(model: Any, sentences: list[np.ndarray], rows: int, beams: int)
     output = list[int]()
     warm_up = timed(lambda: translate(model, longest, rows, beams))
     second = timed(lambda: output.append(translate(model, sentences, rows, beams)), SEARCHES)
-    speeds = {"tokens_per_s": output[-1] / second, "sentences_per_s": len(sentences) / second}
-    return speeds | {"output_tokens": output[-1], "compile_s": warm_up, "beam": beams}
+    rates = {"tokens_per_s": output[-1] / second, "sentences_per_s": len(sentences) / second}
+    return rates | {"output_tokens": output[-1], "compile_s": warm_up, "beam": beams}
 
 
 def main() -> None:
