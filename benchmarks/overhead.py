@@ -22,12 +22,12 @@ from pathlib import Path
 from programs import steps_of_run
 from turns import by_turns
 
-from transformer_jax.config.files import load_config, split_overrides
+from transformer_jax.config.files import load_config
 from transformer_jax.config.schema import Config
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.metrics import MetricsWriter
 from transformer_jax.training.window import WindowReader
-from transformer_jax.use.command_line import Flag, exit_status, parse_flags, set_up_logs
+from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
 
 ROOT = Path(__file__).parents[1]
 FLAGS = [
@@ -103,11 +103,10 @@ def first_step(arguments: list[str], cache: Path, workdir: Path, steps: int) -> 
 
 def main() -> None:
     """Measures both, and prints the report."""
-    others, overrides = split_overrides(sys.argv[1:])
-    values = parse_flags("overhead", FLAGS, others)
+    values = parse_experiment("overhead", __doc__ or "", FLAGS)
     arguments = [f"--config={values['config']}"]
     arguments += [a for a in sys.argv[1:] if a.startswith("--config.")]
-    config = load_config(values["config"], overrides)
+    config = load_config(values["config"], values["overrides"])
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         lines = cost(config, folder / "run", values["block"], values["repeats"])

@@ -42,7 +42,7 @@ from turns import (
     timed,
 )
 
-from transformer_jax.config.files import load_config, split_overrides
+from transformer_jax.config.files import load_config
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import Config
 from transformer_jax.config.serialization import from_config_dict, to_dict
@@ -52,7 +52,7 @@ from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.training.data import TrainingData, load_data
 from transformer_jax.training.program import shardings_of
 from transformer_jax.training.state import Window
-from transformer_jax.use.command_line import Flag, exit_status, parse_flags, set_up_logs
+from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
 
 ROOT = Path(__file__).parents[1]
 PEER_SCRIPT = ROOT / "benchmarks" / "peers" / "torch_training.py"
@@ -222,8 +222,7 @@ def compare(configs: dict[str, Config], values: dict[str, Any]) -> None:
 
 def main() -> None:
     """Runs the comparison, or with --task one process of it."""
-    others, overrides = split_overrides(sys.argv[1:])
-    values = parse_flags("train_speed", FLAGS, others)
+    values = parse_experiment("train_speed", __doc__ or "", FLAGS)
     if values["task"]:
         path = Path(values["task"])
         task = json.loads(path.read_text())
@@ -232,7 +231,7 @@ def main() -> None:
         return
     if not values["data"]:
         raise UserError("train_speed needs --data=FOLDER, the folder of train.en and train.de.")
-    known = OVERRIDES | {"data.path": values["data"]} | overrides
+    known = OVERRIDES | {"data.path": values["data"]} | values["overrides"]
     preset = str(ROOT / "configs" / "multi30k.py")
     dtypes = (values["dtypes"] or known.get("model.dtype") or "float32").split(",")
     compare({d: load_config(preset, known | {"model.dtype": d}) for d in dtypes}, values)
