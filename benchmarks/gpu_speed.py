@@ -63,7 +63,7 @@ TINY = {
     "data.max_length": 64,
     "train.row_length": 64,
     "train.rows_multiple": 2,
-    "decode.max_length": 32,
+    "decode.max_length": 24,
 }
 ENGINES = {"train": "transformer_jax", "torch": "torch.nn.Transformer"}
 TRAINING = {
