@@ -14,13 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.programs import Steps, one_device, random_params, without_end
-from benchmarks.search_cost import (
-    FLOAT32,
-    attention_parameters,
-    dtype_bytes,
-    search_bytes,
-    search_flops,
-)
+from benchmarks.search_cost import FLOAT32, attention_parameters, search_bytes, search_flops
 from benchmarks.workload import random_pairs
 from transformer_jax.config.files import load_config
 from transformer_jax.config.model import ModelConfig
@@ -123,7 +117,7 @@ def activation_bytes(model: ModelConfig, vocabulary_size: int, shape: BatchShape
     floats += layers * model.num_heads * pairs + tgt_length * padded_vocabulary(vocabulary_size)
     # Cross-attention has keys and values of source positions, queries and outputs of target ones.
     products = layers * positions * (3 * heads // 2 + model.d_ff)
-    return rows * (FLOAT32 * floats + dtype_bytes(model) * products)
+    return rows * (FLOAT32 * floats + jnp.dtype(model.dtype).itemsize * products)
 
 
 def random_batch(shape: BatchShape, vocabulary_size: int) -> Batch:
