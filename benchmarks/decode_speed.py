@@ -37,18 +37,10 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from arguments import parse
 from jax.nn import log_softmax
 from peers.searching import MODES, Ids, Job, transformers_model
-from turns import (
-    CALIBRATION,
-    by_turns,
-    faster_of_each_turn,
-    markdown,
-    median,
-    ratio_text,
-    ratios,
-    run_once,
-)
+from turns import CALIBRATION, Figures, markdown, middle, processes_by_turns, ratios, spread
 
 from transformer_jax.decoding.scoring import forced_logits, forced_scores
 from transformer_jax.errors import UserError
@@ -62,7 +54,7 @@ from transformer_jax.text.batches import padded_sentences
 from transformer_jax.text.corpora import TextPairs
 from transformer_jax.text.lines import TextLines
 from transformer_jax.text.vocabulary import BOS, EOS
-from transformer_jax.use.command_line import Flag, exit_status, parse_flags, set_up_logs
+from transformer_jax.use.command_line import Flag, exit_status, set_up_logs
 from transformer_jax.use.loading import LoadedModel, load_model
 
 OURS = "transformer_jax"
@@ -93,8 +85,6 @@ ENGINES = {  # name in the table -> engine of searching.py
 }
 TOLERANCE = 1e-4  # allowed difference of logits and log probabilities, in nats
 CHECKED, CHECKED_LENGTH = 8, 48  # number of sentences that are checked, and their subwords
-PASSES = 2  # of each setting that is tried for a peer
-SECOND = ", second settings"
 Options = dict[str, Any]
 WIDE = {"decode.dtype": "float32"}  # of the model that the peers are checked with
 
@@ -131,10 +121,13 @@ def read_text(loaded: LoadedModel, src: str, ref: str, lines: int) -> Text:
     return Text(encoded, [pair.tgt for pair in pairs])
 
 
-def check_peers(loaded: LoadedModel, job: Job, references: Ids) -> tuple[float, float]:
-    """Largest differences from our model: of transformers' logits, CTranslate2's log probabilities.
+def check_peers(loaded: LoadedModel, job: Job, references: Ids) -> str:
+    """Describes the largest differences of the peers' models from ours.
 
     All models get the same forced translations of a few sentences in one padded batch.
+
+    Raises:
+      RuntimeError: a difference is above TOLERANCE.
     """
     import torch
     from ctranslate2 import Translator
@@ -169,17 +162,33 @@ def check_peers(loaded: LoadedModel, job: Job, references: Ids) -> tuple[float, 
         np.abs(np.array(one.log_probs) - log_softmax(own_LV)[np.arange(len(ids)), ids]).max()
         for one, own_LV, ids in zip(scored, ours, targets, strict=True)
     )
-    return float(of_transformers), float(of_ctranslate2)
+    checked = (
+        "largest differences from our model in forced decoding: transformers' logits "
+        f"{of_transformers:.1e}, CTranslate2's log probabilities {of_ctranslate2:.1e}"
+    )
+    print(checked, file=sys.stderr, flush=True)
+    if not max(of_transformers, of_ctranslate2) <= TOLERANCE:
+        raise RuntimeError(f"The models are not the same: {checked}.")
+    return checked
 
 
-def make_job(folder: Path, values: dict[str, Any], model: Exported, text: Text) -> Job:
-    """The job that every engine gets; this function writes no file."""
-    config = model.config
+def make_job(folder: Path, values: dict[str, Any], loaded: LoadedModel, text: Text) -> Job:
+    """The job that every engine gets. Exports the model to the folder, for both peers.
+
+    Raises:
+      UserError: one of them cannot hold the model.
+    """
+    config = loaded.config
+    params = jax.tree.map(np.asarray, loaded.translator.params)
+    model = Exported(config, params, loaded.vocabulary, banned=())
+    write_huggingface(model, folder / "transformers", about={})
+    with contextlib.redirect_stdout(io.StringIO()):  # standard output is for the tables
+        write_ctranslate2(model, folder / "ctranslate2", quantization=None)
     sources = [ids.tolist() for ids in text.sources]
     return Job(
         folder=str(folder),
         workdir=values["workdir"],
-        checkpoint=values["checkpoint"],
+        checkpoint=loaded.checkpoint,  # the same in all turns, even if training goes on
         sources=sources,
         pieces=model.pieces,
         norm_epsilon=config.model.norm_epsilon,
@@ -187,29 +196,14 @@ def make_job(folder: Path, values: dict[str, Any], model: Exported, text: Text) 
         beam_size=values["beam_size"],
         max_tokens=max(map(len, sources)) + config.decode.max_extra_length,
         threads=values["threads"],
+        tried=values["tune_lines"],
     )
 
 
-def exported(loaded: LoadedModel) -> Exported:
-    """The run's model, as the exports take it."""
-    params = jax.tree.map(np.asarray, loaded.translator.params)
-    return Exported(loaded.config, params, loaded.vocabulary, banned=())
-
-
-def write_models(folder: Path, model: Exported) -> None:
-    """Exports the model to both peers. Raises UserError if one of them cannot hold it."""
-    write_huggingface(model, folder / "transformers", about={})
-    with contextlib.redirect_stdout(io.StringIO()):  # standard output is for the tables
-        write_ctranslate2(model, folder / "ctranslate2", quantization=None)
-
-
-def command(job: Job, name: str, kind: str, options: dict[str, Options]) -> list[str]:
-    """Writes the job's file; the command line of an engine, which writes to `found_file`."""
-    job_file = Path(job.folder) / f"{kind}.json"
-    job_file.write_text(json.dumps(job._asdict()))
-    files = [str(job_file), str(found_file(job, name))]
-    engine = ENGINES[name.removesuffix(SECOND)]
-    return [sys.executable, str(SEARCHING), engine, *files, json.dumps(options)]
+def command(job: Job, name: str, tried: list[Options]) -> list[str]:
+    """The command line of an engine, which writes to `found_file`."""
+    files = [str(Path(job.folder) / "job.json"), str(found_file(job, name))]
+    return [sys.executable, str(SEARCHING), ENGINES[name], *files, json.dumps(tried)]
 
 
 def found_file(job: Job, name: str) -> Path:
@@ -225,42 +219,6 @@ def chosen_engines(text: str | None) -> list[str]:
     return [name for name in ENGINES if name == OURS or name in asked]
 
 
-class Chosen(NamedTuple):
-    """Settings of an engine."""
-
-    settings: dict[str, Options]  # by mode
-    tried: dict[str, float]  # sentences per second in the trial
-
-
-def fastest_settings(
-    job: Job, names: list[str], length_penalty: float, lines: int, environment: dict[str, str]
-) -> dict[str, list[Chosen]]:
-    """Finds the two fastest settings of each of these engines, by mode, on the first lines.
-
-    The faster one of two passes counts, so that a disturbance does not choose a slow setting.
-    """
-    part = job._replace(sources=job.sources[:lines])
-    chosen = dict[str, list[Chosen]]()
-    for name in names:
-        tried = settings_of(name, job.threads, length_penalty)
-        if len(tried) == 1:
-            chosen[name] = [Chosen(dict.fromkeys(MODES, tried[0]), {})]
-            continue
-        figures = []
-        for options in tried:
-            contender = command(part, name, "tune", dict.fromkeys(MODES, options))
-            passes = [run_once(contender, environment) for _ in range(PASSES)]
-            figures.append({mode: max(one[mode] for one in passes) for mode in MODES})
-            print(f"{name} {json.dumps(options)}: {figures[-1]}", file=sys.stderr, flush=True)
-        order = {m: sorted(range(len(tried)), key=lambda i: -figures[i][m]) for m in MODES}
-        for rank in range(2):
-            best = {mode: order[mode][rank] for mode in MODES}
-            speeds = {mode: figures[i][mode] for mode, i in best.items()}
-            own = Chosen({mode: tried[i] for mode, i in best.items()}, speeds)
-            chosen.setdefault(name, []).append(own)
-    return chosen
-
-
 def speed_table(results: dict[str, list[dict[str, float]]], beam_size: int) -> str:
     """Medians over the turns, and ratios of ours to each peer, turn by turn.
 
@@ -268,7 +226,7 @@ def speed_table(results: dict[str, list[dict[str, float]]], beam_size: int) -> s
     """
     names = [name for name in ENGINES if name in results]
     exact = [name for name in (OURS, OUR_NARROW) if name in names]
-    ours = {mode: max(exact, key=lambda n: median(results, n, mode)) for mode in MODES}
+    ours = {mode: max(exact, key=lambda n: middle(results[n], mode)) for mode in MODES}
     titles = {"greedy": "greedy", "beam": f"beam {beam_size}"}
     head = ["engine"]
     for mode in MODES:
@@ -277,11 +235,10 @@ def speed_table(results: dict[str, list[dict[str, float]]], beam_size: int) -> s
     for name in names:
         row = [name]
         for mode in MODES:
-            row.append(f"{median(results, name, mode):.1f}")
-            row.append(f"{median(results, name, f'{mode}_tokens'):,.0f}")
-            row.append(
-                "" if name == ours[mode] else ratio_text(ratios(results, ours[mode], name, mode))
-            )
+            ratio = spread(ratios(results[ours[mode]], results[name], mode))
+            row.append(f"{middle(results[name], mode):.1f}")
+            row.append(f"{middle(results[name], f'{mode}_tokens'):,.0f}")
+            row.append("" if name == ours[mode] else ratio)
         rows.append(row)
     return markdown(head, rows)
 
@@ -332,7 +289,7 @@ def _log_probs(loaded: LoadedModel, text: Text, outputs: Ids, numbers: list[int]
 def describe(
     loaded: LoadedModel,
     job: Job,
-    settings: dict[str, list[Chosen]],
+    results: dict[str, list[Figures]],
     environment: dict[str, str],
 ) -> list[str]:
     """Date, device, versions and settings."""
@@ -340,8 +297,11 @@ def describe(
     versions = [f"{name} {importlib.metadata.version(name)}" for name in names]
     subwords = sum(map(len, job.sources))
     of = loaded.config.model
-    texts = {name: [json.dumps(one.settings) for one in own] for name, own in settings.items()}
-    chosen = [f"{name}: {' or '.join(own)}" for name, own in texts.items()]
+    chosen = {
+        name: {json.dumps(turn[f"{mode}_options"]) for turn in turns for mode in MODES}
+        for name, turns in results.items()
+        if name in ENGINES
+    }
     return [
         f"{datetime.date.today()}, {processor()}, {job.threads} threads an engine; "
         f"{', '.join(versions)}",
@@ -352,46 +312,32 @@ def describe(
         f"environment: {environment or 'unchanged'}",
         "times are from encoded subwords to subwords, without tokenization, loading, compilation "
         "and a first pass over the same sentences",
-        *chosen,
+        *(f"{name}: {' or '.join(sorted(own))}" for name, own in chosen.items()),
     ]
 
 
 def main() -> None:
     """Prints the report."""
-    values = parse_flags("decode_speed", FLAGS, sys.argv[1:], keys=())
+    values = parse("decode_speed", __doc__, FLAGS)
     threads = values["threads"]
     names = chosen_engines(values["engines"])
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])  # the engines inherit it
     loaded = load_model(
         values["workdir"], values["checkpoint"], values["beam_size"], 0.0, overrides=WIDE
     )
-    values["checkpoint"] = loaded.checkpoint  # the same in all turns, even if training goes on
     text = read_text(loaded, values["src"], values["ref"], values["lines"])
     environment = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"} if values["huge_pages"] else {}
     with tempfile.TemporaryDirectory() as folder:
-        model = exported(loaded)
-        job = make_job(Path(folder), values, model, text)
-        write_models(Path(folder), model)
+        job = make_job(Path(folder), values, loaded, text)
         references = [ids.tolist() for ids in loaded.vocabulary.encode_lines(text.references)]
-        differences = check_peers(loaded, job, references)
-        checked = (
-            "largest differences from our model in forced decoding: transformers' logits {:.1e}, "
-            "CTranslate2's log probabilities {:.1e}"
-        ).format(*differences)
-        print(checked, file=sys.stderr, flush=True)
-        if max(differences) > TOLERANCE:
-            raise RuntimeError(f"The models are not the same: {checked}.")
+        checked = check_peers(loaded, job, references)
         alpha = RunFolder(values["workdir"]).read_config().decode.length_penalty
-        settings = fastest_settings(job, names, alpha, values["tune_lines"], environment)
-        ranked = [(n, rank, one) for n in names for rank, one in enumerate(settings[n])]
-        called = {name + SECOND * rank: (rank, one.settings) for name, rank, one in ranked}
-        contenders = {name: command(job, name, f"job{i}", own) for name, (i, own) in called.items()}
-        results = by_turns(contenders, values["turns"], dict.fromkeys(contenders, environment))
-        tried = {name: own[0].tried for name, own in settings.items()}
-        results, slow = faster_of_each_turn(results, tried, SECOND)
+        (Path(folder) / "job.json").write_text(json.dumps(job._asdict()))
+        contenders = {name: command(job, name, settings_of(name, threads, alpha)) for name in names}
+        results = processes_by_turns(contenders, values["turns"], environment)
         outputs = output_table(loaded, job, text, names)
-    calibration = f"{CALIBRATION}: {median(results, CALIBRATION, 'gflops'):.0f}"
-    lines = [*describe(loaded, job, settings, environment), checked, calibration, *slow]
+    calibration = f"{CALIBRATION}: {middle(results[CALIBRATION], 'gflops'):.0f}"
+    lines = [*describe(loaded, job, results, environment), checked, calibration]
     print("\n".join(lines), speed_table(results, job.beam_size), outputs, sep="\n\n")
 
 

@@ -9,9 +9,7 @@ takes a minute. It prints Markdown, and fails if a kernel's error is more than 1
 plain function, or if its bits change. On a CPU, where Pallas interprets the kernels, use small
 sizes: --rows=2 --length=64 --vocabulary=1000."""
 
-import statistics
 import sys
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -19,6 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.arguments import parse
+from benchmarks.turns import by_turns, markdown, timed
 from transformer_jax.errors import RunError
 from transformer_jax.model.attention.multi_head import attend
 from transformer_jax.model.attention.normalizers import softmax
@@ -33,10 +33,11 @@ from transformer_jax.model.kernels.fused_residual import Setting as Residual
 from transformer_jax.model.layers.dropout import NoiseSource, keep_mask, noise_bits
 from transformer_jax.model.layers.norms import DEFAULT_EPSILON, layer_norm
 from transformer_jax.model.outputs.cross_entropy import LossSettings, loss_and_gradient
-from transformer_jax.use.command_line import Flag, exit_status, parse_flags
+from transformer_jax.use.command_line import Flag, exit_status
 
 HEADS, D_K, D_MODEL = 8, 64, 512
-REPEATS = 20  # of each timing; the median counts
+REPEATS = 20  # calls of each function, by turns; the median counts
+MOST_ERROR = 1.5  # times the plain function's
 FLAGS = (
     Flag("rows", int, "N", "packed rows of a batch", default=104),
     Flag("length", int, "N", "positions of a row", default=256),
@@ -60,12 +61,12 @@ def packed_places(rows: int, length: int) -> Place:
     draw = np.random.default_rng(0)
     segments, positions = np.zeros((2, rows, length), np.int32)
     for row in range(rows):
-        begin, number = 0, 1
-        while (own := int(draw.integers(5, 61))) <= length - begin:
-            segments[row, begin : begin + own] = number
-            positions[row, begin : begin + own] = np.arange(own)
-            begin = begin + own
-            number = number + 1
+        ends = np.cumsum(draw.integers(5, 61, length // 5 + 1))
+        begin = 0
+        for number, end in enumerate(ends[ends <= length], start=1):
+            segments[row, begin:end] = number
+            positions[row, begin:end] = np.arange(end - begin)
+            begin = end
     return Place(jnp.asarray(segments), jnp.asarray(positions))
 
 
@@ -150,62 +151,49 @@ def loss_case(rows: int, length: int, vocabulary: int) -> Case:
 
 def error(found: Any, exact: Any) -> float:
     """The root of the mean square of the differences, relative to that of the exact values."""
-    pairs = zip(jax.tree.leaves(found), jax.tree.leaves(exact), strict=True)
-    squares = [
-        (np.square(np.asarray(x, np.float64) - y).sum(), np.square(y).sum())
-        for x, y in ((x, np.asarray(y, np.float64)) for x, y in pairs)
-    ]
-    wrong, whole = np.sum(squares, axis=0)
+    wrong = whole = 0.0
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(exact), strict=True):
+        wanted = np.asarray(y, np.float64)
+        wrong += np.square(np.asarray(x, np.float64) - wanted).sum()
+        whole += np.square(wanted).sum()
     return float(np.sqrt(wrong / whole))
 
 
-def milliseconds(function: Callable[..., Any], arrays: tuple[Any, ...]) -> float:
-    """The median time of a call."""
-    times = []
-    for _ in range(REPEATS):
-        start = time.perf_counter()
-        jax.block_until_ready(function(*arrays))
-        times.append(1e3 * (time.perf_counter() - start))
-    return statistics.median(times)
-
-
-def line(case: Case) -> tuple[str, list[str]]:
+def measured(case: Case) -> tuple[list[str], list[str]]:
     """A row of the table, and what is wrong."""
     narrow = tuple(x.astype(case.dtype) for x in case.arrays)
     exact = (case.exact or case.plain)(*case.arrays)
-    fused = case.fused(*narrow)
-    again = case.fused(*narrow)
-    plain = case.plain(*narrow)
-    errors = error(fused, exact), error(plain, exact)
-    leaves = zip(jax.tree.leaves(fused), jax.tree.leaves(again), strict=True)
-    same = all(np.array_equal(np.asarray(x), np.asarray(y)) for x, y in leaves)
-    times = milliseconds(case.fused, narrow), milliseconds(case.plain, narrow)
-    cells = [f"{1e3 * x:.3g}" for x in errors] + ["yes" if same else "no"]
-    cells += [f"{x:.3g}" for x in times] + [f"{times[1] / times[0]:.2f}"]
-    problems = [] if errors[0] < 1.5 * errors[1] else [f"{case.name}: wrong"]
-    problems += [] if same else [f"{case.name}: two calls differ"]
-    return "| " + " | ".join([case.name, *cells]) + " |", problems
+    fused, again, plain = case.fused(*narrow), case.fused(*narrow), case.plain(*narrow)
+    own, plain_error = error(fused, exact), error(plain, exact)
+    same = all(jax.tree.leaves(jax.tree.map(np.array_equal, fused, again)))
+    calls = {
+        of: lambda of=of: timed(lambda: jax.block_until_ready(of(*narrow)))
+        for of in (case.fused, case.plain)
+    }
+    fast, slow = (1e3 * np.median(times) for times in by_turns(calls, REPEATS).values())
+    figures = [f"{x:.3g}" for x in (1e3 * own, 1e3 * plain_error, fast, slow)]
+    row = [case.name, *figures[:2], "yes" if same else "no", *figures[2:], f"{slow / fast:.2f}"]
+    right = own < MOST_ERROR * plain_error  # False of NaN
+    problems = [f"{case.name}: wrong"] * (not right)
+    return row, problems + [f"{case.name}: two calls differ"] * (not same)
 
 
 def main() -> None:
     """Prints the table. Raises RunError if a kernel is wrong or not repeatable."""
-    values = parse_flags("gpu_kernels", FLAGS, sys.argv[1:])
+    values = parse("gpu_kernels", __doc__, FLAGS)
     rows, length = values["rows"], values["length"]
     print(f"{jax.devices()[0].device_kind}, JAX {jax.__version__}, {rows} rows of {length}\n")
-    print("| kernel | error, 1e-3 | plain's | same bits | ms | plain's | plain / kernel |")
-    print("|---|---:|---:|---|---:|---:|---:|")
-    problems = []
-    for case in (
+    cases = (
         attention_case("attention, encoder", (same_sentence,), rows, length),
         attention_case("attention, decoder", (same_sentence, causal), rows, length),
         residual_case(rows, length),
         loss_case(rows, length, values["vocabulary"]),
-    ):
-        row, own = line(case)
-        print(row)
-        problems += own
-    if problems:
-        raise RunError("; ".join(problems) + ".")
+    )
+    table, problems = zip(*map(measured, cases), strict=True)
+    head = ["kernel", "error, 1e-3", "plain's", "same bits", "ms", "plain's", "plain / kernel"]
+    print(markdown(head, table))
+    if wrong := sum(problems, start=[]):
+        raise RunError("; ".join(wrong) + ".")
 
 
 if __name__ == "__main__":

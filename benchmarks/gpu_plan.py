@@ -14,8 +14,15 @@ import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import jax
+import numpy as np
+from jax.experimental import topologies
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.stages import Traced
+
+from benchmarks.arguments import parse
 from benchmarks.gpu_roofline import (
     BYTES_PER_S,
     FLOPS_PER_S,
@@ -24,16 +31,21 @@ from benchmarks.gpu_roofline import (
     conditionals,
     kernels,
 )
-from transformer_jax.decoding.rows import SearchShape
+from benchmarks.turns import markdown
+from transformer_jax.config.model import ModelConfig
+from transformer_jax.config.train import TrainConfig
+from transformer_jax.decoding.rows import SearchShape, empty_rows, prepared_output
+from transformer_jax.decoding.search import advance, make_rules
+from transformer_jax.decoding.state import SearchState
 from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.files import write_atomically
+from transformer_jax.model.encoder_decoder import EncoderDecoder, make_model
+from transformer_jax.model.parameters import abstract_params
+from transformer_jax.parallel.mesh import AXES
 from transformer_jax.reporting.provenance import revision
-from transformer_jax.use.command_line import Flag, exit_status, parse_flags
-
-if TYPE_CHECKING:
-    from jax.stages import Traced
-
-    from transformer_jax.model.encoder_decoder import EncoderDecoder
+from transformer_jax.training.cost import training_flops
+from transformer_jax.training.program import BatchShape, compile_program
+from transformer_jax.use.command_line import Flag, exit_status
 
 HERE = Path(__file__).parent
 DEVICE, LIMITS = HERE / "h200.txtpb", HERE / "gpu_limits.json"
@@ -59,67 +71,34 @@ FLAGS = (
 )
 
 
-def _time_and_launches(kernels: Sequence[Kernel]) -> dict[str, float]:
-    return {
-        "milliseconds": 1e3 * sum(one.seconds for one in kernels),
-        "kernels": sum(one.calls for one in kernels),
-    }
-
-
-class SearchCost(NamedTuple):
-    """What one compiled search step costs."""
-
-    kernels: Sequence[Kernel]
-    conditionals: int
-    compile_seconds: float
-
-    @property
-    def totals(self) -> dict[str, float]:
-        """What has a limit."""
-        return {
-            **_time_and_launches(self.kernels),
-            "conditionals": self.conditionals,
-        }
-
-
 class Cost(NamedTuple):
-    """What the compiled step of one size costs."""
+    """What a compiled program costs: the training step of one size, or a step of search."""
 
     kernels: Sequence[Kernel]
-    temporaries_gib: float
+    others: Mapping[str, float]  # what has a limit beside time and launches
     compile_seconds: float
-    flops: int  # of the equations: without what the backward pass computes again
+    flops: int = 0  # of the equations: without what the backward pass computes again
 
     @property
     def totals(self) -> dict[str, float]:
         """What has a limit."""
         return {
-            **_time_and_launches(self.kernels),
-            "temporaries_gib": self.temporaries_gib,
+            "milliseconds": 1e3 * sum(one.seconds for one in self.kernels),
+            "kernels": sum(one.calls for one in self.kernels),
+            **self.others,
         }
 
 
-def device_mesh() -> Any:
+def device_mesh() -> Mesh:
     """A mesh of one device that this machine does not have."""
-    import numpy as np
-    from jax.experimental import topologies
-    from jax.sharding import Mesh
-
-    from transformer_jax.parallel.mesh import AXES
-
     topology = topologies.get_topology_desc(
         "1x1x1", "cuda", target_config=DEVICE.read_text(), topology="1x1x1"
     )
     return Mesh(np.array(topology.devices).reshape(1, 1, 1), AXES)
 
 
-def compiled_cost(changes: Mapping[str, Any]) -> Cost:
+def compiled_step(changes: Mapping[str, Any]) -> Cost:
     """Compiles the training step of the paper's model with these keys changed, and `KEYS`."""
-    from transformer_jax.config.model import ModelConfig
-    from transformer_jax.config.train import TrainConfig
-    from transformer_jax.training.cost import training_flops
-    from transformer_jax.training.program import BatchShape, compile_program
-
     mesh = device_mesh()
     config = ModelConfig(**KEYS, **changes)
     shape = BatchShape(ROWS, LENGTH, LENGTH)
@@ -129,31 +108,21 @@ def compiled_cost(changes: Mapping[str, Any]) -> Cost:
     compiled: Any = program.train_step
     temporaries = compiled.memory_analysis().temp_size_in_bytes / 2**30
     flops = ROWS * training_flops(config, VOCABULARY, LENGTH, LENGTH)
-    return Cost(kernels(compiled.as_text()), temporaries, seconds, flops)
+    return Cost(kernels(compiled.as_text()), {"temporaries_gib": temporaries}, seconds, flops)
 
 
-def compiled_search() -> SearchCost:
+def compiled_search() -> Cost:
     """Compiles one search step of the base model in bfloat16."""
-    from jax.sharding import NamedSharding, PartitionSpec
-
-    from transformer_jax.config.model import ModelConfig
-    from transformer_jax.model.encoder_decoder import make_model
-
     model = make_model(ModelConfig(dtype="bfloat16"), VOCABULARY)
     whole = NamedSharding(device_mesh(), PartitionSpec())
     start = time.perf_counter()
     text = traced_search(model, SEARCH, whole).lower().compile().as_text()
-    return SearchCost(kernels(text), conditionals(text), time.perf_counter() - start)
+    seconds = time.perf_counter() - start
+    return Cost(kernels(text), {"conditionals": conditionals(text)}, seconds)
 
 
-def traced_search(model: "EncoderDecoder", shape: SearchShape, sharding: Any = None) -> "Traced":
+def traced_search(model: EncoderDecoder, shape: SearchShape, sharding: Any = None) -> Traced:
     """One step of search, traced for arrays of this shape and sharding."""
-    import jax
-
-    from transformer_jax.decoding.rows import empty_rows, prepared_output
-    from transformer_jax.decoding.search import advance, make_rules
-    from transformer_jax.decoding.state import SearchState
-    from transformer_jax.model.parameters import abstract_params
 
     def placed(tree: Any) -> Any:
         return jax.tree.map(
@@ -172,80 +141,80 @@ def traced_search(model: "EncoderDecoder", shape: SearchShape, sharding: Any = N
     return jax.jit(search_step, donate_argnums=2).trace(params, prepared, rows.search)
 
 
-def table(cost: Cost | SearchCost) -> str:
+def table(cost: Cost) -> str:
     """A line for each part of the model, the slowest first, and their sum."""
     parts: dict[str, list[Kernel]] = {}
     for one in cost.kernels:
         parts.setdefault(one.part, []).append(one)
     ordered = sorted(parts.items(), key=lambda part: -sum(one.seconds for one in part[1]))
-    lines = [
-        "| part | ms | kernels | GiB moved | TFLOP |",
-        "|---|---:|---:|---:|---:|",
-    ]
+    rows = []
     for name, own in [*ordered, ("**all**", cost.kernels)]:
+        milliseconds = 1e3 * sum(one.seconds for one in own)
+        calls = sum(one.calls for one in own)
         moved = sum(one.calls * one.bytes for one in own) / 2**30
         flops = sum(one.calls * sum(one.flops.values()) for one in own) / 1e12
-        cells = (1e3 * sum(one.seconds for one in own), sum(one.calls for one in own), moved, flops)
-        lines.append("| {} | {:.1f} | {:,} | {:.1f} | {:.2f} |".format(name, *cells))
-    return "\n".join(lines)
+        rows.append([name, f"{milliseconds:.1f}", f"{calls:,}", f"{moved:.1f}", f"{flops:.2f}"])
+    return markdown(["part", "ms", "kernels", "GiB moved", "TFLOP"], rows)
 
 
-def page(costs: Mapping[str, Cost], search: SearchCost | None) -> str:
-    """The page docs/gpu_plan.md."""
-    import jax
+ABOUT = f"""
+# The training step on an H200, planned without one
 
-    rates = (
-        f"{BYTES_PER_S / 1e12:g} TB/s; {FLOPS_PER_S['bf16'] / 1e12:g} TFLOP/s for bfloat16: "
-        f"80 % of {MATRIX_RATE / 1e12:g}, assumed for large products; "
-        f"{FLOPS_PER_S['f32'] / 1e12:g} TFLOP/s for float32"
-    )
-    parts = [
-        "# The training step on an H200, planned without one",
-        f"`make gpu-plan`, {datetime.date.today()}, JAX {jax.__version__}, revision {revision()}. "
-        "XLA compiled the whole step for the device that benchmarks/h200.txtpb describes. The "
-        "times are lower bounds, not measurements: each kernel takes as long as the slower of its "
-        f"memory traffic and its products ({rates}). Each kernel is counted in the part of its "
-        "last operation. Without the device XLA cannot choose between kernels by measurement, so "
-        "every product is a Triton kernel here. docs/gpu_runs.md has measurements of an H200.",
-        "A kernel of the project's own (fused attention, residuals, loss) counts the bytes of "
-        "its operands and results, and the FLOPs of its formula.",
-        f"{ROWS} rows of {LENGTH} source and {LENGTH} target positions, vocabulary {VOCABULARY:,}, "
-        + ", ".join(f"`model.{key}={value!r}`" for key, value in KEYS.items())
-        + ", one device. Limits: benchmarks/gpu_limits.json.",
-    ]
+`make gpu-plan`, {{date}}, JAX {{jax}}, revision {{revision}}. XLA compiled the whole step for the
+device that benchmarks/h200.txtpb describes. The times are lower bounds, not measurements: each
+kernel takes as long as the slower of its memory traffic and its products ({BYTES_PER_S / 1e12:g}
+TB/s; {FLOPS_PER_S["bf16"] / 1e12:g} TFLOP/s for bfloat16: 80 % of {MATRIX_RATE / 1e12:g}, assumed
+for large products; {FLOPS_PER_S["f32"] / 1e12:g} TFLOP/s for float32). Each kernel is counted in
+the part of its last operation. Without the device XLA cannot choose between kernels by measurement,
+so every product is a Triton kernel here. docs/gpu_runs.md has measurements of an H200.
+
+A kernel of the project's own (fused attention, residuals, loss) counts the bytes of its operands
+and results, and the FLOPs of its formula.
+
+{ROWS} rows of {LENGTH} source and {LENGTH} target positions, vocabulary {VOCABULARY:,}, {{keys}},
+one device. Limits: benchmarks/gpu_limits.json.
+"""
+OF_A_STEP = f"""
+At best {{share:.0%}} of the rate that large products are assumed to have ({MATRIX_RATE / 1e12:g}
+TFLOP/s), by the {{tflop:.2f}} TFLOP of the equations. Temporaries: {{temporaries_gib:.1f}} GiB. The
+compilation took {{seconds:.0f}} s.
+"""
+OF_SEARCH = f"""
+{SEARCH.rows} sentences of up to {SEARCH.src_length} subwords with beam {SEARCH.beam_size}, at the
+end of the longest translation ({SEARCH.size} subwords), `model.dtype='bfloat16'`. The program has
+{{conditionals}} conditionals, at which the GPU may wait for the host. The compilation took
+{{seconds:.0f}} s.
+"""
+
+
+def page(costs: Mapping[str, Cost]) -> str:
+    """The page docs/gpu_plan.md; the cost of search is called "search"."""
+    keys = ", ".join(f"`model.{key}={value!r}`" for key, value in KEYS.items())
+    date = datetime.date.today()
+    parts = ABOUT.format(date=date, jax=jax.__version__, revision=revision(), keys=keys)
+    paragraphs = parts.strip().split("\n\n")
     for name, cost in costs.items():
-        share = 1e3 * cost.flops / cost.totals["milliseconds"] / MATRIX_RATE
-        parts += [
-            f"## {name}",
-            table(cost),
-            f"At best {share:.0%} of the rate that large products are assumed to have "
-            f"({MATRIX_RATE / 1e12:g} TFLOP/s), by the {cost.flops / 1e12:.2f} TFLOP of the "
-            "equations. "
-            f"Temporaries: {cost.temporaries_gib:.1f} GiB. The compilation took "
-            f"{cost.compile_seconds:.0f} s.",
-        ]
-    if search:
-        parts += [
-            "## One step of beam search, base",
-            table(search),
-            f"{SEARCH.rows} sentences of up to {SEARCH.src_length} subwords with beam "
-            f"{SEARCH.beam_size}, at the end of the longest translation ({SEARCH.size} subwords), "
-            f"`model.dtype='bfloat16'`. The program has {search.conditionals} conditionals, at "
-            "which the GPU may wait for the host. The compilation took "
-            f"{search.compile_seconds:.0f} s.",
-        ]
-    return "\n\n".join(map(_wrapped, parts)) + "\n"
+        about = OF_SEARCH if name == "search" else OF_A_STEP
+        text = about.format(
+            share=1e3 * cost.flops / cost.totals["milliseconds"] / MATRIX_RATE,
+            tflop=cost.flops / 1e12,
+            seconds=cost.compile_seconds,
+            **cost.others,
+        )
+        title = "One step of beam search, base" if name == "search" else name
+        paragraphs += [f"## {title}", table(cost), text.strip()]
+    return "\n\n".join(map(_wrapped, paragraphs)) + "\n"
 
 
 def _wrapped(part: str) -> str:
     """A paragraph in lines of 100 characters; a table as it is."""
-    if "\n" in part:
+    if part.startswith("|"):
         return part
     return textwrap.fill(part, 100, break_long_words=False, break_on_hyphens=False)
 
 
 def passed_limits(
-    costs: Mapping[str, Cost | SearchCost], limits: Mapping[str, Mapping[str, float]]
+    costs: Mapping[str, Cost], limits: Mapping[str, Mapping[str, float]]
 ) -> list[str]:
     """A phrase for each limit that a size exceeds."""
     return [
@@ -258,16 +227,16 @@ def passed_limits(
 
 def main() -> None:
     """Compiles each size, writes the page and checks the limits."""
-    values = parse_flags("gpu_plan", FLAGS, sys.argv[1:])
+    values = parse("gpu_plan", __doc__, FLAGS)
     names = values["sizes"].split(",")
     if unknown := [name for name in names if name not in SIZES]:
         raise ConfigError(f"--sizes={unknown[0]} is not one of {', '.join(SIZES)}.")
-    costs = {name: compiled_cost(SIZES[name]) for name in names}
-    search = compiled_search() if values["search"] else None
-    write_atomically(Path(values["out"]), page(costs, search).encode())
-    every: dict[str, Any] = costs | ({"search": search} if search else {})
-    print("\n\n".join(f"{name}\n{table(cost)}" for name, cost in every.items()))
-    if passed := passed_limits(every, json.loads(LIMITS.read_text())):
+    costs = {name: compiled_step(SIZES[name]) for name in names}
+    if values["search"]:
+        costs["search"] = compiled_search()
+    write_atomically(Path(values["out"]), page(costs).encode())
+    print("\n\n".join(f"{name}\n{table(cost)}" for name, cost in costs.items()))
+    if passed := passed_limits(costs, json.loads(LIMITS.read_text())):
         raise RunError(f"limits of {LIMITS.name} are passed: {'; '.join(passed)}.")
 
 

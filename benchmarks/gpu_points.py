@@ -4,7 +4,6 @@ A process prints its figures as one line of JSON. It ends itself after SECONDS.
 """
 
 import dataclasses
-import functools
 import json
 import re
 import signal
@@ -12,7 +11,7 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,22 +20,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.growth_points import random_params, without_end
+from benchmarks.hlo import parse
 from benchmarks.pair_flops import flops_of_pairs
-from transformer_jax.config.schema import Config, MeshConfig
+from benchmarks.peers.process import speeds
+from benchmarks.programs import Steps, one_device, random_params, without_end
+from benchmarks.turns import Figures, timed
+from benchmarks.workload import newstest_sentences, wmt_pairs
+from transformer_jax.config.schema import Config
 from transformer_jax.config.serialization import from_config_dict
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.parameters import abstract_params
-from transformer_jax.parallel.mesh import make_mesh, own_rows, put_rows
 from transformer_jax.text.batches import Batch, packed_batch, rows_per_batch, translation_buckets
-from transformer_jax.text.encoded import ARRAYS, EncodedPairs
 from transformer_jax.text.packing import plan_rows
 from transformer_jax.training.cost import device_peak
-from transformer_jax.training.program import BatchShape, Program, compile_program
+from transformer_jax.training.program import BatchShape
 
-Job = dict[str, Any]  # `write_job` in gpu_speed.py defines its keys
-Figures = dict[str, Any]
+Job = dict[str, Any]  # `make_job` in gpu_speed.py defines its keys
 PRODUCTS = 20  # matrix products per timed block
 SEARCHES = 3  # timed passes
 PROFILED_STEPS = 5
@@ -48,16 +48,6 @@ def measure(task: str, job: Job) -> Figures:
     figures = {"matrix": matrix_rate, "train": train, "search": search, "profile": profile}
     device = {"device": jax.devices()[0].device_kind, "jax": jax.__version__}
     return figures[kind](job, *rest) | device
-
-
-def blocks(run: Callable[[], Any], count: int) -> list[float]:
-    """Seconds of each call, until its result is ready."""
-    seconds = []
-    for _ in range(count):
-        started = time.perf_counter()
-        jax.block_until_ready(run())
-        seconds.append(time.perf_counter() - started)
-    return seconds
 
 
 def peak_gib() -> float | None:
@@ -72,18 +62,18 @@ def matrix_rate(job: Job) -> Figures:
     left, right = jax.random.normal(jax.random.key(0), (2, size, size), jnp.bfloat16)
     multiply = jax.jit(jnp.matmul)
 
-    def run() -> Any:
-        return [multiply(left, right) for _ in range(PRODUCTS)][-1]
+    def run() -> None:
+        jax.block_until_ready([multiply(left, right) for _ in range(PRODUCTS)])
 
-    blocks(run, 2)
-    seconds = statistics.median(blocks(run, 2 * job["blocks"]))
-    rate = 2 * size**3 * PRODUCTS / seconds
+    timed(run, 2)
+    rate = 2 * size**3 * PRODUCTS / timed(run, 2 * job["blocks"])
     return {"size": size, "flops_per_s": rate, "peak_flops_per_s": device_peak("bfloat16")}
 
 
 def packed(job: Job, config: Config) -> tuple[list[Batch], float]:
-    """All full batches of the generated pairs, on the host; FLOPs of the pairs without padding."""
-    pairs = EncodedPairs(*(np.load(Path(job["folder"]) / f"{name}.npy") for name in ARRAYS))
+    """All full batches of generated pairs, on the host; FLOPs of the pairs without padding."""
+    tokens = (job["steps"] + 1) * config.train.tokens_per_batch
+    pairs = wmt_pairs(tokens, config.data.max_length, job["vocabulary_size"])
     src = pairs.src_lengths()
     tgt = pairs.tgt_lengths()
     length = config.train.row_length
@@ -96,49 +86,34 @@ def packed(job: Job, config: Config) -> tuple[list[Batch], float]:
     return [packed_batch(pairs, plan, those) for those in numbers], float(flops.sum())
 
 
-def compiled(job: Job, config: Config, host: Batch) -> tuple[Program, Callable[[Batch], Batch]]:
-    """Compiles the program of these batches; the function puts a batch on the device."""
-    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
-    rows = len(host.src.ids)
-    shape = BatchShape(rows, host.src.ids.shape[1], host.tgt.ids.shape[1])
-    program = compile_program(config.model, config.train, mesh, job["vocabulary_size"], shape)
-    return program, functools.partial(put_rows, mesh, rows, own_rows(mesh, rows))
+def compiled(job: Job, config: Config, host: Batch) -> Steps:
+    """The training step of these batches."""
+    shape = BatchShape(*host.src.ids.shape, host.tgt.ids.shape[1])
+    return Steps(config, job["vocabulary_size"], shape)
 
 
 def train(job: Job, size: str) -> Figures:
     """Times complete training steps over batches that are already on the device."""
     config = from_config_dict(job["configs"][size])
     host, flops = packed(job, config)
-    started = time.perf_counter()
-    program, put = compiled(job, config, host[0])
-    compile_s = time.perf_counter() - started
-    state = program.init(config.seed)
-    batches = [put(batch) for batch in host]
-
-    def run() -> Any:
-        nonlocal state
-        for batch in batches:
-            (state,) = program.train_step((state,), batch)
-        return state.step
-
-    blocks(run, 1)
-    seconds = blocks(run, job["blocks"])
-    window = jax.device_get(state.window)
-    second = statistics.median(seconds)
-    tgt = sum(np.count_nonzero(batch.tgt.segments) for batch in host)
-    real = tgt + sum(np.count_nonzero(batch.src.segments) for batch in host)
-    return {
-        "target_tokens_per_s": tgt / second,
-        "target_tokens_per_step": tgt / len(host),
+    steps = compiled(job, config, host[0])
+    batches = [steps.put(batch) for batch in host]
+    steps.run(batches)
+    seconds = [timed(lambda: steps.run(batches)) for _ in range(job["blocks"])]
+    window = jax.device_get(steps.state.window)
+    src, tgt = (
+        sum(np.count_nonzero(getattr(batch, side).segments) for batch in host)
+        for side in ("src", "tgt")
+    )
+    slots = sum(batch.src.ids.size + batch.tgt.ids.size for batch in host)
+    return speeds(src, tgt, slots, len(host), statistics.median(seconds)) | {
         "flops_per_target_token": flops / tgt,
-        "ms_per_step": 1e3 * second / len(host),
         "ms_of_each_pass": [1e3 * s / len(host) for s in seconds],
-        "padding": 1 - real / sum(b.src.ids.size + b.tgt.ids.size for b in host),
         "peak_gib": peak_gib(),
-        "compile_s": compile_s,
+        "compile_s": steps.compile_seconds,
         "nats_per_token": float(window.nats / window.tgt_tokens),
-        "skipped": int(state.skipped),
-        "parameters": sum(x.size for x in jax.tree.leaves(state.params)),
+        "skipped": int(steps.state.skipped),
+        "parameters": sum(x.size for x in jax.tree.leaves(steps.state.params)),
         "rows": list(host[0].tgt.ids.shape),
     }
 
@@ -146,25 +121,20 @@ def train(job: Job, size: str) -> Figures:
 def search(job: Job, tokens: str) -> Figures:
     """Times beam search ("beam") and greedy search of the base model by Translator.translate."""
     config = from_config_dict(job["configs"]["base"])
-    size = job["search_vocabulary_size"]
+    size = job["vocabulary_size"]
     model = make_model(config.model, size)
-    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     params = random_params(abstract_params(model))
     params = jax.device_put(without_end(params, config.model.num_layers))
-    kept = np.load(Path(job["folder"]) / "sentences.npz")
-    longest = config.decode.max_length
-    sentences = [ids[-longest:] for ids in np.split(kept["ids"], kept["offsets"][1:-1])]
+    sentences = newstest_sentences(job["sentences"], config.decode.max_length, size)
     lengths = np.array([len(ids) for ids in sentences])
     given = int(tokens)
+    buckets = translation_buckets(lengths, given, config.decode.max_length)
+    groups = [[sentences[i] for i in bucket.indices] for bucket in buckets]
     figures: Figures = {"sentences": len(sentences), "source_subwords": int(lengths.sum())}
     for mode, beam in (("beam", config.decode.beam_size), ("greedy", 1)):
         options = {"beam_size": beam, "tokens_per_batch": given, "max_extra_length": 0}
         decode = dataclasses.replace(config.decode, **options)
-        translate = Translator(model, params, decode, mesh).translate
-        groups = [
-            [sentences[i] for i in bucket.indices]
-            for bucket in translation_buckets(lengths, given, decode.max_length)
-        ]
+        translate = Translator(model, params, decode, one_device()).translate
         figures[mode] = {"beam": beam} | timed_search(translate, groups, sentences)
     return figures | {"peak_gib": peak_gib()}
 
@@ -172,19 +142,14 @@ def search(job: Job, tokens: str) -> Figures:
 def timed_search(translate: Any, groups: list[list], sentences: list[np.ndarray]) -> Figures:
     """Times passes over all sentences, after a pass that compiles all groups' programs at once."""
     started = time.perf_counter()
-    found = []
     with ThreadPoolExecutor() as threads:
         list(threads.map(translate, groups))
     compile_s = time.perf_counter() - started
-
-    def run() -> None:
-        nonlocal found
-        found = translate(sentences)
-
-    second = statistics.median(blocks(run, SEARCHES))
-    output = sum(len(best[0].ids) for best in found if best)
-    speeds = {"tokens_per_s": output / second, "sentences_per_s": len(sentences) / second}
-    return speeds | {"output_tokens": output, "compile_s": compile_s}
+    found = list[Any]()
+    second = timed(lambda: found.append(translate(sentences)), SEARCHES)
+    output = sum(len(best[0].ids) for best in found[-1] if best)
+    rates = {"tokens_per_s": output / second, "sentences_per_s": len(sentences) / second}
+    return rates | {"output_tokens": output, "compile_s": compile_s}
 
 
 # A step's kernels -----------------------------------------------------------------------------
@@ -194,24 +159,18 @@ def profile(job: Job, size: str) -> Figures:
     """Traces some steps; returns each kernel's operation and its milliseconds per step."""
     config = from_config_dict(job["configs"][size])
     host, _ = packed(job, config)
-    program, put = compiled(job, config, host[0])
-    step: Any = program.train_step
-    state = program.init(config.seed)
-    batch = put(host[0])
-    for _ in range(3):
-        (state,) = step((state,), batch)
-    jax.block_until_ready(state.step)
+    steps = compiled(job, config, host[0])
+    batch = steps.put(host[0])
+    steps.run([batch] * 3)
     with jax.profiler.trace(job["profile"]):
-        started = time.perf_counter()
-        for _ in range(PROFILED_STEPS):
-            (state,) = step((state,), batch)
-        jax.block_until_ready(state.step)
-        wall = time.perf_counter() - started
-    names = operation_names(step.as_text())
+        wall = timed(lambda: steps.run([batch] * PROFILED_STEPS))
+    compiled_step: Any = steps.program.train_step
+    program = parse(compiled_step.as_text())
     times, calls = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for name, operation, nanoseconds in kernels(Path(job["profile"])):
+        place = program[operation].op_name if operation in program else ""
         # The same kernel in several layers or instructions counts as one.
-        where = re.sub(r"coder_\d+", "coder_*", names.get(operation, ""))
+        where = re.sub(r"coder_\d+", "coder_*", re.sub(r"^jit\(\w+\)/", "", place))
         kernel = (re.sub(r"([._]\d+)+$", "", name), where)
         times[kernel] += nanoseconds
         calls[kernel] += 1
@@ -221,12 +180,6 @@ def profile(job: Job, size: str) -> Figures:
     ]
     total = sum(times.values()) / 1e6 / PROFILED_STEPS
     return {"kernels": rows, "kernel_ms": total, "wall_ms": wall * 1e3 / PROFILED_STEPS}
-
-
-def operation_names(text: str) -> dict[str, str]:
-    """Maps each instruction of a compiled program to its place in the model."""
-    found = re.findall(r'^\s*(?:ROOT )?%?([\w.-]+) = .*op_name="([^"]*)"', text, re.MULTILINE)
-    return {name: re.sub(r"^jit\(\w+\)/", "", operation) for name, operation in found}
 
 
 def kernels(folder: Path) -> Iterator[tuple[str, str, float]]:

@@ -6,6 +6,7 @@ bounds: launches, imperfect kernels and waiting are not in them.
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -174,21 +175,20 @@ def _updated_in_place(body: dict[str, Instruction]) -> tuple[str, int] | None:
     return name, type_bytes(body[update.operands[UPDATES[update.opcode]]].type)
 
 
-def _flops(module: Module, body: dict, outside: dict | None = None) -> dict[str, float]:
+def _flops(module: Module, body: dict, outside: dict | None = None) -> Counter[str]:
     """FLOPs of the products in a fusion, also in those inside it, by the type of their operands."""
-    total: dict[str, float] = {}
+    total = Counter[str]()
     for one in body.values():
         if one.opcode == "dot":
             kind, sizes = array_type((outside or body)[one.operands[0]].type)
             axes = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", one.attributes)
             summed = [sizes[int(n)] for n in axes[1].split(",") if n] if axes else []
-            total[kind] = total.get(kind, 0) + 2 * math.prod([*summed, *array_type(one.type)[1]])
+            total[kind] += 2 * math.prod([*summed, *array_type(one.type)[1]])
         elif one.opcode == "custom-call":
             kind, flops = _foreign_flops(one, outside or body)
-            total[kind] = total.get(kind, 0) + flops
+            total[kind] += flops
         elif one.opcode in ("fusion", "call") and (called := CALLED.search(one.attributes)):
-            for kind, flops in _flops(module, module[called[1]]).items():
-                total[kind] = total.get(kind, 0) + flops
+            total.update(_flops(module, module[called[1]]))
     return total
 
 

@@ -2,7 +2,6 @@
 
     python -m benchmarks.gpu_speed --out=gpu.json --profile=FOLDER
     python -m benchmarks.gpu_speed --parts=train,torch --sizes=base --turns=3
-    python -m benchmarks.gpu_speed --src=newstest2014.en --vocabulary=vocabulary.model
 
 Each task runs in its own process (gpu_points.py, peers/torch_gpu.py), which has the GPU to itself.
 The tasks run turn by turn in the order of `tasks`. If a task fails or takes too long, its table
@@ -17,13 +16,13 @@ The script prints figures to standard error as they come and Markdown to standar
 - PyTorch: peers/torch_gpu.py trains on as many batches, of sentences of similar lengths, which it
   draws from `CORPUS_TIMES` as many pairs. Made of the pairs of so few batches, 34 % of their
   positions would be padding.
-- Search: the weights are random, and no hypothesis ends before its limit, the source's length.
-  Without --src, the number of sentences and their lengths are like those of newstest2014.
+- Search: the weights are random, and no hypothesis ends before its limit, the source's length. The
+  number of sentences and their lengths are like those of newstest2014.
 - Profile: kernels name their HLO only without CUDA graphs, so that process does not use them.
 
-Of this package's requirements the script needs absl-py, flax, jax (CUDA), numpy, optax,
-orbax-checkpoint, ml-collections, sentencepiece and grain with array-record, but not
-tensorflow-datasets. The peers need torch and transformers.
+workload.py draws the text at random. Of this package's requirements the script needs absl-py, flax,
+jax (CUDA), numpy, optax, orbax-checkpoint, ml-collections, sentencepiece and grain with
+array-record, but not tensorflow-datasets. The peers need torch and transformers.
 """
 
 import datetime
@@ -32,24 +31,20 @@ import json
 import os
 import re
 import signal
-import statistics
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from benchmarks.turns import markdown, ratio_text, run_once
+from benchmarks.turns import Figures, cells, markdown, middle, run_once, shown, spread
+from benchmarks.workload import NEWSTEST
 from transformer_jax.config.files import load_config
 from transformer_jax.config.serialization import to_dict
 from transformer_jax.errors import UserError
-from transformer_jax.text.vocabulary import EOS, UNK, load_vocabulary
 from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
 
-Figures = dict[str, Any]  # what a task prints; only "error" if it failed
-Results = dict[str, list[Figures]]  # task -> its figures, one entry per turn
+Results = dict[str, list[Figures]]  # task -> its figures, or only "error", one entry per turn
 
 ROOT = Path(__file__).parents[1]
 PEERS = ROOT / "benchmarks" / "peers" / "torch_gpu.py"
@@ -57,8 +52,6 @@ PARTS = ("matrix", "train", "torch", "search", "profile")
 SIZES = ("base", "big")
 BLOCKS = 5  # timed passes; their median is the time
 MATRIX = 8_192
-CORPUS, CORPUS_TIMES = "corpus", 20
-SENTENCES, MEAN_SUBWORDS = 3_003, 32  # of newstest2014, EOS included
 TASK_SECONDS = 170  # limit: a compilation that hangs must not use up the other tasks' time
 NO_CUDA_GRAPHS = "--xla_gpu_enable_command_buffer="
 KERNELS_SHOWN = 25
@@ -70,10 +63,10 @@ TINY = {
     "data.max_length": 64,
     "train.row_length": 64,
     "train.rows_multiple": 2,
-    "decode.max_length": 32,
+    "decode.max_length": 24,
 }
 ENGINES = {"train": "transformer_jax", "torch": "torch.nn.Transformer"}
-TRAINING = {  # column -> figure, form
+TRAINING = {
     "ms a step": ("ms_per_step", "{:.1f}"),
     "padding": ("padding", "{:.1%}"),
     "peak GiB": ("peak_gib", "{:.1f}"),
@@ -93,8 +86,6 @@ FLAGS = [
     Flag("tokens", int, "N", "target tokens per step", default=25_000),
     Flag("steps", int, "N", "different batches per pass", default=30),
     Flag("turns", int, "N", "number of processes of each contender", default=1),
-    Flag("src", str, "FILE", "sentences to translate; default: generated ones"),
-    Flag("vocabulary", str, "FILE", "a SentencePiece .model file for --src"),
     Flag("decode_tokens", str, "NUMBERS", "decode.tokens_per_batch", default="65536,16384,4096"),
     Flag("torch", str, "NAMES", "any of compiled,layers,eager", default="compiled,layers,eager"),
     Flag("marian_rows", int, "N", "sentences per batch of transformers' search", default=512),
@@ -104,7 +95,7 @@ FLAGS = [
     Flag("tiny", bool, "", "only test that the script works, with tiny models"),
 ]
 
-# Tasks and their input ------------------------------------------------------------------------
+# Running tasks --------------------------------------------------------------------------------
 
 
 def tasks(values: dict[str, Any]) -> list[str]:
@@ -121,91 +112,26 @@ def tasks(values: dict[str, Any]) -> list[str]:
         raise UserError(f"{unknown[0]}: --parts are of {','.join(PARTS)}, --sizes of base,big.")
     if "profile" in parts and not values["profile"]:
         raise UserError("--parts=profile needs --profile=FOLDER.")
-    if values["src"] and not values["vocabulary"]:
-        raise UserError("--src needs --vocabulary=FILE.model.")
     return [task for task in order if task.split()[0] in parts]
 
 
-def write_job(folder: Path, values: dict[str, Any]) -> Path:
-    """Writes generated pairs, the sentences to translate and the configs for all processes."""
-    tokens = min(values["tokens"], 400) if values["tiny"] else values["tokens"]
+def make_job(values: dict[str, Any]) -> dict[str, Any]:
+    """What all processes are told."""
+    tiny = values["tiny"]
+    tokens = min(values["tokens"], 400) if tiny else values["tokens"]
     fixed = {"model.dtype": "bfloat16", "train.tokens_per_batch": tokens}
-    overrides = fixed | (TINY if values["tiny"] else {}) | values["overrides"]
+    overrides = fixed | (TINY if tiny else {}) | values["overrides"]
     specs = {size: f"{ROOT / 'configs' / 'wmt14.py'}:{size}" for size in SIZES}
-    configs = {size: load_config(spec, overrides) for size, spec in specs.items()}
-    vocabulary_size = 256 if values["tiny"] else 37_000
-    steps = min(values["steps"], 2) if values["tiny"] else values["steps"]
-    longest = configs["base"].data.max_length
-    write_pairs(folder, (steps + 1) * tokens, longest, vocabulary_size)
-    if "torch" in values["parts"].split(","):
-        write_pairs(folder / CORPUS, CORPUS_TIMES * steps * tokens, longest, vocabulary_size)
-    sentences = write_sentences(folder, values, 12 if values["tiny"] else SENTENCES)
-    job = {
-        "folder": str(folder),
-        "corpus": str(folder / CORPUS),
-        "steps": steps,
-        "configs": {size: to_dict(config) for size, config in configs.items()},
-        "vocabulary_size": vocabulary_size,
-        "search_vocabulary_size": sentences or vocabulary_size,
-        "matrix": 256 if values["tiny"] else MATRIX,
-        "blocks": 2 if values["tiny"] else BLOCKS,
+    return {
+        "configs": {size: to_dict(load_config(spec, overrides)) for size, spec in specs.items()},
+        "steps": min(values["steps"], 2) if tiny else values["steps"],
+        "vocabulary_size": 256 if tiny else 37_000,
+        "sentences": 12 if tiny else NEWSTEST,
+        "matrix": 256 if tiny else MATRIX,
+        "blocks": 2 if tiny else BLOCKS,
         "marian_rows": values["marian_rows"],
         "profile": values["profile"],
     }
-    path = folder / "job.json"
-    path.write_text(json.dumps(job))
-    return path
-
-
-def write_pairs(folder: Path, tgt_tokens: int, longest: int, vocabulary_size: int) -> None:
-    """Writes pairs with `tgt_tokens` target tokens in total, in the format of `encode_corpus`."""
-    folder.mkdir(exist_ok=True)
-    draw = np.random.default_rng(0)
-    src = draw.lognormal(np.log(28) - 0.18, 0.6, tgt_tokens // 4)
-    both = src, src * draw.lognormal(0, 0.25, len(src))
-    src, tgt = (np.clip(side.round(), 2, longest).astype(np.int64) for side in both)
-    pairs = int(np.searchsorted(np.cumsum(tgt), tgt_tokens))
-    for side, lengths in (("src", src[:pairs]), ("tgt", tgt[:pairs])):
-        ids, offsets = random_sentences(draw, lengths, vocabulary_size)
-        np.save(folder / f"{side}_ids.npy", ids)
-        np.save(folder / f"{side}_offsets.npy", offsets)
-
-
-def random_sentences(
-    draw: np.random.Generator, lengths: np.ndarray, vocabulary_size: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """(ids, offsets) of sentences of these lengths, each ending in EOS.
-
-    As in real text, the share of the k-th most frequent id is proportional to 1/k. Frequent ids
-    matter for speed: many threads add to one row of the embedding's gradient.
-    """
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    ranks = np.exp(draw.random(offsets[-1]) * np.log(vocabulary_size - UNK)).astype(np.int32)
-    ids = np.minimum(UNK + ranks, vocabulary_size - 1)
-    ids[offsets[1:] - 1] = EOS
-    return ids.astype(np.int32), offsets
-
-
-def write_sentences(folder: Path, values: dict[str, Any], count: int) -> int | None:
-    """Writes the sentences to translate to sentences.npz. Returns the size of --vocabulary."""
-    draw = np.random.default_rng(1)
-    size = None
-    if values["src"]:
-        vocabulary = load_vocabulary(values["vocabulary"])
-        lines = Path(values["src"]).read_text(encoding="utf-8").splitlines()
-        found = [ids for ids in vocabulary.encode_lines(lines) if len(ids)]
-        ids = np.concatenate([np.append(line, EOS) for line in found])
-        size = vocabulary.size
-        offsets = np.concatenate([[0], np.cumsum([len(line) + 1 for line in found])])
-    else:
-        lengths = draw.lognormal(np.log(MEAN_SUBWORDS) - 0.125, 0.5, count).round()
-        limits = (2, 24, 256) if values["tiny"] else (2, 200, 37_000)
-        ids, offsets = random_sentences(draw, np.clip(lengths, *limits[:2]).astype(int), limits[2])
-    np.savez(folder / "sentences.npz", ids=ids.astype(np.int32), offsets=offsets)
-    return size
-
-
-# Running tasks --------------------------------------------------------------------------------
 
 
 def command(task: str, job: Path, seconds: int) -> list[str]:
@@ -259,23 +185,12 @@ def good(turns: list[Figures]) -> list[Figures]:
     return [turn for turn in turns if "error" not in turn]
 
 
-def middle(turns: list[Figures], key: str) -> float | None:
-    """Median over the turns that have the figure."""
-    values = [turn[key] for turn in turns if turn.get(key) is not None]
-    return statistics.median(values) if values else None
-
-
-def shown(value: float | None, form: str) -> str:
-    """The formatted value; empty if there is none."""
-    return "" if value is None else form.format(value)
-
-
 def training_table(results: Results) -> str:
     """Markdown table of our training and PyTorch's, by model size."""
     matrix = results.get("matrix", [])
-    rows = []
     bounds = [middle(matrix, key) for key in ("flops_per_s", "peak_flops_per_s")]
     found = [task for task in results if task.split()[0] in ("train", "torch")]
+    rows = []
     for task in sorted(found, key=lambda task: task.split()[1]):
         kind, size, *how = task.split()
         name = f"{size}: " + " ".join([ENGINES[kind], *how])
@@ -287,16 +202,11 @@ def training_table(results: Results) -> str:
         pairs = [pair for pair in zip(ours, turns, strict=False) if len(good([*pair])) == 2]
         rates = [a["target_tokens_per_s"] / b["target_tokens_per_s"] for a, b in pairs]
         flops = middle(ours, "flops_per_target_token")
-        done = flops and flops * (middle(turns, "target_tokens_per_s") or 0)
-        rows.append(
-            [
-                name,
-                shown(middle(turns, "target_tokens_per_s"), "{:,.0f}"),
-                ratio_text(rates) if rates and kind == "torch" else "",
-                *(shown(done / bound if done and bound else None, "{:.1%}") for bound in bounds),
-                *(shown(middle(turns, key), form) for key, form in TRAINING.values()),
-            ]
-        )
+        rate = middle(turns, "target_tokens_per_s")
+        shares = [flops * rate / bound if flops and rate and bound else None for bound in bounds]
+        ratio = spread(rates) if rates and kind == "torch" else ""
+        measured = [shown(rate, "{:,.0f}"), ratio, *(shown(share, "{:.1%}") for share in shares)]
+        rows.append([name, *measured, *cells(turns, TRAINING)])
     head = ["contender", "target tokens/s", "ours / it", "MFU, measured", "MFU, vendor's"]
     return markdown([*head, *TRAINING], rows)
 
@@ -306,13 +216,12 @@ def search_table(results: Results) -> str:
     rows = []
     for task in (task for task in results if task.startswith("search")):
         name = task.replace("search marian", "MarianMT").replace("search", "transformer_jax,")
-        if not good(results[task]):
-            rows.append([name, "", results[task][0]["error"], "", "", "", ""])
-        for mode in ("beam", "greedy") if good(results[task]) else ():
-            turns = [turn[mode] for turn in good(results[task])]
-            figures = [shown(middle(turns, key), form) for key, form in SEARCH.values()]
-            memory = shown(middle(good(results[task]), "peak_gib"), "{:.1f}")
-            rows.append([name, mode, *figures, memory])
+        turns = good(results[task])
+        if not turns:
+            rows.append([name, "", results[task][0]["error"], *[""] * len(SEARCH)])
+        for mode in ("beam", "greedy") if turns else ():
+            memory = shown(middle(turns, "peak_gib"), "{:.1f}")
+            rows.append([name, mode, *cells([turn[mode] for turn in turns], SEARCH), memory])
     head = ["engine, subwords or rows a batch", "search", *SEARCH, "peak GiB"]
     return markdown(head, rows)
 
@@ -360,7 +269,8 @@ def main() -> None:
     results = Results()
     order = tasks(values)
     with tempfile.TemporaryDirectory() as folder:
-        job = write_job(Path(folder), values)
+        job = Path(folder) / "job.json"
+        job.write_text(json.dumps(make_job(values)))
         queue = order * values["turns"]
         while queue:
             task = queue.pop(0)

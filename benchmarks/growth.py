@@ -2,7 +2,6 @@
 
     python -m benchmarks.growth --out=FOLDER
     python -m benchmarks.growth --out=FOLDER --axes=step.rows,search.beam --rounds=3 --cpu_time
-    python -m benchmarks.growth --base_memory
 
 The script varies one axis at a time around a base point. It fits size^exponent to the time, to the
 matrix products' FLOPs (training/cost.py, search_cost.py), to the bytes that must be moved, to the
@@ -11,7 +10,7 @@ step.png and search.png. If the time grows faster than FLOPs and bytes, the prog
 is not counted.
 
 The speed of a machine changes by a factor of two within minutes. So the points of an axis take
-turns, forward and back; each round gives an exponent of the time, and the median is reported.
+turns (turns.py); each round gives an exponent of the time, and the median is reported.
 """
 
 import functools
@@ -21,24 +20,19 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
 
-from benchmarks.growth_points import MIB, Point, Setting, base_memory, make_point
-from benchmarks.turns import markdown
+from benchmarks.arguments import parse
+from benchmarks.growth_points import MIB, Point, Setting, make_point
+from benchmarks.turns import by_turns, markdown, spread, timed
 from transformer_jax.errors import UserError
-from transformer_jax.reporting.plots import BLUE, DOTS_PER_INCH, GREEN, PURPLE, VERMILION
-from transformer_jax.use.command_line import (
-    Flag,
-    describe_flags,
-    exit_status,
-    parse_flags,
-    set_up_logs,
-)
+from transformer_jax.reporting import plots
+from transformer_jax.use.command_line import Flag, exit_status, set_up_logs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,7 +46,6 @@ FLAGS = [
     Flag("rounds", int, "N", "how often each point is visited", default=4),
     Flag("cpu_time", bool, "", "measure CPU time of all threads, if others use the CPU too"),
     Flag("quick", bool, "", "only test that the script works: two points an axis"),
-    Flag("base_memory", bool, "", "only print the memory of the base model's compiled step"),
 ]
 VISIT_SECONDS, VISIT_CALLS = 0.4, 9  # limits of one visit: time, and number of calls
 PRODUCT_SIZE = 1024  # of the matrix product that measures the machine's speed
@@ -85,20 +78,16 @@ FULL = {
         },
     ),
 }
+
+
+def doubled(base: Setting, axes: Iterable[str]) -> Plan:
+    """Two points along each axis: the base, and twice its size."""
+    return Plan(base, {key: (getattr(base, key), 2 * getattr(base, key)) for key in axes})
+
+
 QUICK = {
-    "step": Plan(
-        Setting(2, 16, 64, 1, 256),
-        {
-            "rows": (2, 4),
-            "length": (16, 32),
-            "d_model": (64, 128),
-            "layers": (1, 2),
-            "vocabulary": (256, 512),
-        },
-    ),
-    "search": Plan(
-        Setting(2, 8, 64, 1, 256, beam=2), {"beam": (1, 2), "rows": (2, 4), "length": (8, 16)}
-    ),
+    "step": doubled(Setting(2, 16, 64, 1, 256), FULL["step"].axes),
+    "search": doubled(Setting(2, 8, 64, 1, 256, beam=2), FULL["search"].axes),
 }
 LABELS = {
     "step.rows": "rows",
@@ -123,8 +112,8 @@ class Result(NamedTuple):
     name: str  # such as step.rows
     sizes: tuple[int, ...]
     points: list[Point]
-    seconds: list[list[float]]  # [rounds, points]
-    product: list[float]  # FLOP/s of a matrix product [rounds]
+    seconds: list[list[float]]  # [points, rounds]
+    product: list[float]  # seconds of a matrix product [rounds]
 
     @property
     def label(self) -> str:
@@ -133,7 +122,7 @@ class Result(NamedTuple):
 
     def median_seconds(self) -> list[float]:
         """The median time of each point."""
-        return [statistics.median(times) for times in zip(*self.seconds, strict=True)]
+        return [statistics.median(times) for times in self.seconds]
 
     def counted(self) -> dict[str, list[float]]:
         """The costs beside the time: name -> one value per point."""
@@ -145,9 +134,22 @@ class Result(NamedTuple):
             "memory": [p.memory for p in self.points],
         }
 
+    def exponents(self, last: int = 0) -> dict[str, float]:
+        """The exponents of what is counted, over all points or the `last` ones."""
+        every = self.counted().items()
+        return {name: exponent(self.sizes[-last:], values[-last:]) for name, values in every}
+
     def time_exponents(self, last: int = 0) -> list[float]:
         """The exponent of each round, over all points or the `last` ones."""
-        return [exponent(self.sizes[-last:], times[-last:]) for times in self.seconds]
+        rounds = zip(*self.seconds[-last:], strict=True)
+        return [exponent(self.sizes[-last:], times) for times in rounds]
+
+    def over_counted(self, last: int = 0) -> float:
+        """The time's exponent minus the larger one of FLOPs and bytes."""
+        counted = self.exponents(last)
+        return statistics.median(self.time_exponents(last)) - max(
+            counted["FLOPs"], counted["bytes"]
+        )
 
 
 def measure(
@@ -157,23 +159,11 @@ def measure(
     key = name.split(".")[1]
     sizes = plan.axes[key]
     points = [make(plan.base._replace(**{key: size})) for size in sizes]
-    calls = [calls_of_a_visit(point.run) for point in points]
-    seconds, product = [], []
-    for turn in range(rounds):
-        times = [0.0] * len(points)
-        for i in range(len(points)) if turn % 2 == 0 else reversed(range(len(points))):
-            times[i] = statistics.median(timed(points[i].run, clock) for _ in range(calls[i]))
-        seconds.append(times)
-        product.append(product_rate(clock))
-        logger.info("%s, round %d of %d", name, turn + 1, rounds)
+    runs = [(point.run, calls_of_a_visit(point.run)) for point in points] + [(_product(), 5)]
+    visits = [functools.partial(timed, run, calls, clock) for run, calls in runs]
+    logger.info("%s: %d rounds", name, rounds)
+    *seconds, product = by_turns(dict(enumerate(visits)), rounds).values()
     return Result(name, sizes, points, seconds, product)
-
-
-def timed(run: Callable[[], Any], clock: Clock = time.perf_counter) -> float:
-    """Seconds that one call takes."""
-    begin = clock()
-    run()
-    return clock() - begin
 
 
 def calls_of_a_visit(run: Callable[[], Any]) -> int:
@@ -183,18 +173,12 @@ def calls_of_a_visit(run: Callable[[], Any]) -> int:
     return min(VISIT_CALLS, max(1, round(VISIT_SECONDS / timed(run))))
 
 
-def product_rate(clock: Clock) -> float:
-    """The current FLOP/s of a float32 matrix product by XLA."""
-    product, matrix = _product()
-    seconds = statistics.median(timed(lambda: product(matrix), clock) for _ in range(5))
-    return 2 * PRODUCT_SIZE**3 / seconds
-
-
 @functools.cache
-def _product() -> tuple[Any, jax.Array]:
+def _product() -> Callable[[], Any]:
+    """A matrix product by XLA."""
     matrix = jax.random.normal(jax.random.key(0), (PRODUCT_SIZE, PRODUCT_SIZE))
     compiled = jax.jit(lambda x: x @ x).lower(matrix).compile()
-    return lambda x: compiled(x).block_until_ready(), matrix
+    return lambda: compiled(matrix).block_until_ready()
 
 
 # Tables and plots ------------------------------------------------------------------------------
@@ -203,29 +187,24 @@ def _product() -> tuple[Any, jax.Array]:
 def table(result: Result) -> str:
     """Markdown table of an axis: its points, and the exponents of all and of the last two."""
     counted = result.counted()
-    times = result.median_seconds()
     head = [result.label, "time, ms", "FLOPs, G", "GFLOP/s"]
     head += [f"{name}, MiB" for name in counted if name != "FLOPs"]
     rows = []
-    for i, size in enumerate(result.sizes):
-        flops, *held = (values[i] for values in counted.values())
-        spread = [1e3 * turn[i] for turn in result.seconds]
-        milliseconds = f"{1e3 * times[i]:,.1f} ({min(spread):,.1f}-{max(spread):,.1f})"
-        rates = [f"{flops / 1e9:,.2f}", f"{flops / times[i] / 1e9:,.1f}"]
-        rows.append([f"{size:,}", milliseconds, *rates, *(f"{b / MIB:,.1f}" for b in held)])
+    for size, times, costs in zip(
+        result.sizes, result.seconds, zip(*counted.values(), strict=True), strict=True
+    ):
+        flops, *held = costs
+        rate = flops / statistics.median(times) / 1e9
+        figures = [spread([1e3 * t for t in times], "{:,.1f}"), f"{flops / 1e9:,.2f}"]
+        rows.append([f"{size:,}", *figures, f"{rate:,.1f}", *(f"{b / MIB:,.1f}" for b in held)])
     for words, last in (("exponent", 0), ("of the last two", 2)):
         each = result.time_exponents(last)
-        mid = statistics.median(each)
-        flops, *held = (exponent(result.sizes[-last:], v[-last:]) for v in counted.values())
-        cells = [
-            f"{mid:.2f} ({min(each):.2f}-{max(each):.2f})",
-            f"{flops:.2f}",
-            f"{flops - mid:.2f}",
-        ]
-        rows.append([f"**{words}**", *cells, *(f"{e:.2f}" for e in held)])
-    rate = [r / 1e9 for r in result.product]
-    beside = f"{statistics.median(rate):,.0f} ({min(rate):,.0f}-{max(rate):,.0f}) GFLOP/s"
-    return f"{markdown(head, rows)}\n\nA matrix product beside it: {beside}."
+        flops, *held = result.exponents(last).values()
+        numbers = [flops, flops - statistics.median(each), *held]
+        rows.append([f"**{words}**", spread(each), *(f"{number:.2f}" for number in numbers)])
+    rates = [2 * PRODUCT_SIZE**3 / seconds / 1e9 for seconds in result.product]
+    beside = f"A matrix product beside it: {spread(rates, '{:,.0f}')} GFLOP/s."
+    return f"{markdown(head, rows)}\n\n{beside}"
 
 
 def summary(results: Sequence[Result]) -> str:
@@ -233,19 +212,11 @@ def summary(results: Sequence[Result]) -> str:
     head = ["axis", "time", "FLOPs", "bytes", "memory", "time over counted", "at the end"]
     rows = []
     for result in results:
-        counted = result.counted()
-        cells = [f"{exponent(result.sizes, counted[n]):.2f}" for n in ("FLOPs", "bytes", "memory")]
-        over = [f"{over_counted(result, last):+.2f}" for last in (0, 2)]
-        mid = statistics.median(result.time_exponents())
-        rows.append([result.name, f"{mid:.2f}", *cells, *over])
+        counted = result.exponents()
+        numbers = [statistics.median(result.time_exponents()), *map(counted.get, head[2:5])]
+        over = [f"{result.over_counted(last):+.2f}" for last in (0, 2)]
+        rows.append([result.name, *(f"{number:.2f}" for number in numbers), *over])
     return markdown(head, rows)
-
-
-def over_counted(result: Result, last: int = 0) -> float:
-    """The time's exponent minus the larger one of FLOPs and bytes, over all or the last points."""
-    counted = result.counted()
-    most = max(exponent(result.sizes[-last:], counted[n][-last:]) for n in ("FLOPs", "bytes"))
-    return statistics.median(result.time_exponents(last)) - most
 
 
 def plot(results: Sequence[Result], title: str, path: Path) -> None:
@@ -259,37 +230,25 @@ def plot(results: Sequence[Result], title: str, path: Path) -> None:
     for at, result in enumerate(results, start=1):
         _draw(figure.add_subplot(rows, columns, at), result)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=DOTS_PER_INCH)
+    plots.save_figure(figure, path)
 
 
 def _draw(axes: "Axes", result: Result) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
-
     curves = {"time": result.median_seconds(), **result.counted()}
+    slopes = result.exponents() | {"time": statistics.median(result.time_exponents())}
     styles: dict[str, dict[str, Any]] = {
-        "time": {"color": BLUE, "marker": "o", "linewidth": 2.0, "markersize": 4.5, "zorder": 3},
-        "FLOPs": {"color": VERMILION, "linestyle": "--"},
-        "bytes": {"color": GREEN, "linestyle": "-."},
-        "memory": {"color": PURPLE, "linestyle": ":"},
+        "time": {"color": plots.BLUE, "marker": "o", "linewidth": 2.0, "zorder": 3},
+        "FLOPs": {"color": plots.VERMILION, "linestyle": "--"},
+        "bytes": {"color": plots.GREEN, "linestyle": "-."},
+        "memory": {"color": plots.PURPLE, "linestyle": ":"},
     }
     for name, style in styles.items():
-        slope = exponent(result.sizes, curves[name])
-        if name == "time":
-            slope = statistics.median(result.time_exponents())
         relative = np.array(curves[name]) / curves[name][0]
-        axes.plot(result.sizes, relative, label=f"{name}: {slope:.2f}", **style)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.xaxis.set_major_locator(NullLocator())
-    axes.xaxis.set_minor_locator(NullLocator())
+        axes.plot(result.sizes, relative, label=f"{name}: {slopes[name]:.2f}", **style)
+    for axis in ("x", "y"):
+        plots.use_log_axis(axes, axis)
     axes.set_xticks(result.sizes, [f"{size:,}" for size in result.sizes])
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel(result.label)
-    axes.set_ylabel("times the first point's")
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
+    plots.finish_axes(axes, result.label, "times the first point's")
     axes.legend(title="exponent", frameon=False, fontsize=8, title_fontsize=8)
 
 
@@ -298,13 +257,7 @@ def _draw(axes: "Axes", result: Result) -> None:
 
 def main() -> None:
     """Measures what the flags ask for, and prints the report."""
-    if "--help" in sys.argv:
-        print(f"{__doc__}\n{describe_flags(FLAGS)}")
-        return
-    values = parse_flags("growth", FLAGS, sys.argv[1:])
-    if values["base_memory"]:
-        print(base_memory())
-        return
+    values = parse("growth", __doc__, FLAGS)
     out = Path(values["out"]) if values["out"] else None
     names = values["axes"].split(",") if values["axes"] else None
     plans = QUICK if values["quick"] else FULL
@@ -325,35 +278,24 @@ def report(
     if unknown := set(names or ()) - set(known):
         raise UserError(f"unknown axes: {', '.join(unknown)}. Known axes: {', '.join(known)}.")
     device = f"{jax.devices()[0].device_kind}, {os.cpu_count()} cores"
-    lines = [f"JAX {jax.__version__}, {device}, float32, {rounds} rounds; medians (range)"]
-    lines[0] += "; time of all threads.\n" if clock is time.process_time else ".\n"
-    results: list[Result] = []
+    threads = "; time of all threads" if clock is time.process_time else ""
+    head = f"JAX {jax.__version__}, {device}, float32, {rounds} rounds; medians (range){threads}.\n"
+    lines, results = [head], list[Result]()
     for kind, plan in plans.items():
         wanted = [name for name in known if name in (names or known) and name.startswith(kind)]
-        measured = measure_axes(plan, wanted, rounds, make, clock)
-        lines += [
-            f"### {result.name} around {plan.base}\n\n{table(result)}\n" for result in measured
-        ]
+        taken = base_once(plan, make)
+        measured = [measure(name, plan, rounds, taken, clock) for name in wanted]
+        lines += [f"### {own.name} around {plan.base}\n\n{table(own)}\n" for own in measured]
         if out and measured:
             plot(measured, TITLES[kind], out / f"{kind}.png")
         results += measured
     return "\n".join([*lines, "### Exponents\n", summary(results)])
 
 
-def measure_axes(
-    plan: Plan,
-    names: Sequence[str],
-    rounds: int,
-    make: Callable[[Setting], Point],
-    clock: Clock = time.perf_counter,
-) -> list[Result]:
-    """Measures axes of a plan; their common base point is compiled once."""
+def base_once(plan: Plan, make: Callable[[Setting], Point]) -> Callable[[Setting], Point]:
+    """`make`, but the base point, which all axes have, is compiled once."""
     base = functools.cache(lambda: make(plan.base))
-
-    def make_or_take(setting: Setting) -> Point:
-        return base() if setting == plan.base else make(setting)
-
-    return [measure(name, plan, rounds, make_or_take, clock) for name in names]
+    return lambda setting: base() if setting == plan.base else make(setting)
 
 
 if __name__ == "__main__":

@@ -3,17 +3,21 @@
     python benchmarks/input_speed.py --data=FOLDER/multi30k --size=8000 --row-length=128
 
 FOLDER/multi30k has train.en and train.de, .gz or plain. The script prints a Markdown table; the
-figures in docs/results.md are from two cores. --pairs=N also packs N generated pairs of log-normal
+figures in docs/speed.md are from two cores. --pairs=N also packs N generated pairs of log-normal
 lengths (WMT 2014 en-de has 4.5 million pairs).
 """
 
-import argparse
 import itertools
 import resource
+import sys
 import tempfile
 import time
+from typing import Any
 
 import numpy as np
+from arguments import parse
+from turns import markdown
+from workload import wmt_lengths
 
 from transformer_jax.config.data import DataConfig, VocabularyConfig
 from transformer_jax.text.batches import Batch, rows_per_batch, train_batches
@@ -21,18 +25,30 @@ from transformer_jax.text.corpora import open_corpus
 from transformer_jax.text.encoded import EncodedPairs, encode_corpus
 from transformer_jax.text.packing import RowPlan, plan_rows, source_row_length
 from transformer_jax.text.vocabulary_training import train_vocabulary
+from transformer_jax.use.command_line import Flag, exit_status
 
+FLAGS = (
+    Flag("data", str, "FOLDER", "has train.SRC and train.TGT", required=True),
+    Flag("src", str, "NAME", "the source's language", default="en"),
+    Flag("tgt", str, "NAME", "the target's language", default="de"),
+    Flag("size", int, "N", "size of the vocabulary", default=8_000),
+    Flag("row-length", int, "N", "target positions of a row", default=128),
+    Flag("tokens-per-batch", int, "N", "target tokens of a batch", default=25_000),
+    Flag("workers", int, "N", "also measure N processes", default=0),
+    Flag("pairs", int, "N", "also pack N generated pairs", default=0),
+)
 BATCHES = 300
 
 
 def main() -> None:
     """Measures each stage once, in the order of a run."""
-    options = _options()
-    corpus = open_corpus(DataConfig(path=options.data, src=options.src, tgt=options.tgt))
+    values = parse("input_speed", __doc__, FLAGS)
+    row_length = values["row-length"]
+    corpus = open_corpus(DataConfig(path=values["data"], src=values["src"], tgt=values["tgt"]))
     pairs = corpus.split("train")
     started = time.perf_counter()
     lines = itertools.chain.from_iterable(pairs)
-    vocabulary = train_vocabulary(lines, VocabularyConfig(size=options.size), seed=0)
+    vocabulary = train_vocabulary(lines, VocabularyConfig(size=values["size"]), seed=0)
     table = [("vocabulary", f"{vocabulary.size:,} pieces in {_since(started):.1f} s")]
     with tempfile.TemporaryDirectory() as cache:
         started = time.perf_counter()
@@ -43,32 +59,15 @@ def main() -> None:
         started = time.perf_counter()
         encode_corpus(pairs, vocabulary, cache, corpus.fingerprint("train"))
         table.append(("opening the cache", f"{_since(started) * 1e3:.0f} ms"))
-        src_lengths = encoded.src_lengths()
-        tgt_lengths = encoded.tgt_lengths()
-        plan, rows = _planned(src_lengths, tgt_lengths, options.row_length)
+        plan, rows = _planned(encoded.src_lengths(), encoded.tgt_lengths(), row_length)
         table += rows
-        table += _batch_rates(encoded, plan, options)
-    if options.pairs:
-        _, rows = _planned(*_lognormal_lengths(options.pairs), 256)
+        table += _batch_rates(encoded, plan, values)
+    if values["pairs"]:
+        _, rows = _planned(*wmt_lengths(values["pairs"], longest=256), 256)
         table += rows
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     table.append(("peak memory of the process", f"{peak:.2f} GiB"))
-    print("| stage | measured |\n|---|---|")
-    for stage, measured in table:
-        print(f"| {stage} | {measured} |")
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", required=True, help="folder of train.SRC and train.TGT")
-    parser.add_argument("--src", default="en")
-    parser.add_argument("--tgt", default="de")
-    parser.add_argument("--size", type=int, default=8_000, help="size of the vocabulary")
-    parser.add_argument("--row-length", type=int, default=128)
-    parser.add_argument("--tokens-per-batch", type=int, default=25_000)
-    parser.add_argument("--workers", type=int, default=0, help="also measure N processes")
-    parser.add_argument("--pairs", type=int, default=0, help="also pack N generated pairs")
-    return parser.parse_args()
+    print(markdown(["stage", "measured"], table))
 
 
 def _since(started: float) -> float:
@@ -93,12 +92,12 @@ def _planned(
 
 
 def _batch_rates(
-    encoded: EncodedPairs, plan: RowPlan, options: argparse.Namespace
+    encoded: EncodedPairs, plan: RowPlan, values: dict[str, Any]
 ) -> list[tuple[str, str]]:
     """Lines of the table: tokens per second of the iterator, with a thread and with processes."""
-    rows = rows_per_batch(options.tokens_per_batch, options.row_length, plan.tgt_fill, 8)
+    rows = rows_per_batch(values["tokens-per-batch"], values["row-length"], plan.tgt_fill, 8)
     lines = []
-    for workers in sorted({0, options.workers}):
+    for workers in sorted({0, values["workers"]}):
         batches = train_batches(encoded, plan, rows, seed=0, num_workers=workers)
         for _ in range(5):  # until all workers run
             next(batches)
@@ -115,13 +114,5 @@ def _real_tokens(batch: Batch) -> int:
     return np.count_nonzero(batch.src.segments) + np.count_nonzero(batch.tgt.segments)
 
 
-def _lognormal_lengths(pairs: int) -> tuple[np.ndarray, np.ndarray]:
-    """Lengths like those of WMT, mean 28: [pairs] each."""
-    draw = np.random.default_rng(0)
-    src = draw.lognormal(np.log(28) - 0.18, 0.6, pairs)
-    tgt = src * draw.lognormal(0, 0.25, pairs)
-    return np.clip(src.round(), 2, 256).astype(int), np.clip(tgt.round(), 2, 256).astype(int)
-
-
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_status(main))

@@ -8,7 +8,6 @@ the slow ones, until one fails. A line of the file is one mutation; it continues
 mutation that lives is a line without a test, or changes nothing (a limit, a message, a speed).
 """
 
-import argparse
 import ast
 import csv
 import os
@@ -17,12 +16,21 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.arguments import parse
+from transformer_jax.use.command_line import Flag, exit_status
+
 ROOT = Path(__file__).parent.parent
 SECONDS = 3_600.0  # for one run of tests; a mutation that makes them hang is found
+FLAGS = (
+    Flag("number", int, "N", "mutations", default=80),
+    Flag("seed", int, "N", "of the draw", default=0),
+    Flag("out", str, "FILE", "CSV, a line for each mutation", required=True),
+)
 OPERATORS: dict[type[ast.AST], tuple[str, str]] = {
     ast.Add: ("+", "-"),
     ast.Sub: ("-", "+"),
@@ -96,18 +104,11 @@ def outcome(tree: Path, mutation: Mutation) -> str:
     runs += [("quick", "not slow", "tests"), ("slow", "slow", "tests")]
     try:
         for name, marker, folder in runs:
-            command = ["-m", "pytest", "-q", "-x", "-n", "2", "-m", marker, folder]
+            pytest = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "2", "-m", marker, folder]
+            options = {"cwd": tree, "env": env, "capture_output": True, "timeout": SECONDS}
             try:
-                done = subprocess.run(
-                    [sys.executable, *command],
-                    cwd=tree,
-                    env=env,
-                    capture_output=True,
-                    timeout=SECONDS,
-                )
-            except subprocess.TimeoutExpired:
-                return name
-            if done.returncode:
+                subprocess.run(pytest, check=True, **options)
+            except subprocess.SubprocessError:
                 return name
     finally:
         file.write_text(original, encoding="utf-8")
@@ -116,35 +117,31 @@ def outcome(tree: Path, mutation: Mutation) -> str:
 
 def main() -> None:
     """Draws mutations, runs the tests on each and prints the shares that are found."""
-    parser = argparse.ArgumentParser(prog="mutations", allow_abbrev=False)
-    parser.add_argument("--number", type=int, default=80)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, required=True)
-    asked = parser.parse_args()
+    values = parse("mutations", __doc__, FLAGS)
+    out = Path(values["out"])
     files = sorted((ROOT / "transformer_jax").rglob("*.py"))
     every = [mutation for file in files for mutation in mutations(file)]
-    drawn = random.Random(asked.seed).sample(every, asked.number)
-    found: list[dict[str, str]] = []
-    if asked.out.exists():
-        with open(asked.out, encoding="utf-8", newline="") as lines:
-            found = list(csv.DictReader(lines))
-    with tempfile.TemporaryDirectory() as temporary:
+    drawn = random.Random(values["seed"]).sample(every, values["number"])
+    rows = list(csv.reader(out.read_text(encoding="utf-8").splitlines())) if out.exists() else []
+    found = [row[len(Mutation._fields)] for row in rows[1:]]
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        out.open("a", encoding="utf-8", newline="", buffering=1) as file,
+    ):
+        writer = csv.writer(file)
+        if not rows:
+            writer.writerow([*Mutation._fields, "found", "seconds"])
         tree = Path(temporary, "tree")
         subprocess.run(["git", "clone", "-q", str(ROOT), str(tree)], check=True)
         for mutation in drawn[len(found) :]:
             start = time.monotonic()
-            result = outcome(tree, mutation)
-            line = {**mutation._asdict(), "found": result, "seconds": time.monotonic() - start}
-            found.append({name: str(value) for name, value in line.items()})
-            with open(asked.out, "w", encoding="utf-8", newline="") as out:
-                writer = csv.DictWriter(out, found[0].keys())
-                writer.writeheader()
-                writer.writerows(found)
-            print(mutation.file, mutation.line, result, flush=True)
-    quick = sum(one["found"] in ("own folder", "quick") for one in found)
-    slow = sum(one["found"] == "slow" for one in found)
-    print(f"of {len(found)}: make test finds {quick}, make test-all {quick + slow}")
+            found.append(outcome(tree, mutation))
+            writer.writerow([*mutation, found[-1], time.monotonic() - start])
+            print(mutation.file, mutation.line, found[-1], flush=True)
+    counts = Counter(found)
+    quick = counts["own folder"] + counts["quick"]
+    print(f"of {len(found)}: make test finds {quick}, make test-all {quick + counts['slow']}")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_status(main))

@@ -9,6 +9,8 @@ interval. First step: the script runs `train` in a new folder with an empty cach
 with cached programs, and in a folder that has a run.
 """
 
+import functools
+import itertools
 import os
 import statistics
 import subprocess
@@ -16,19 +18,16 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
-from transformer_jax.config.files import load_config, split_overrides
+from programs import steps_of_run
+from turns import by_turns
+
+from transformer_jax.config.files import load_config
 from transformer_jax.config.schema import Config
-from transformer_jax.parallel.mesh import make_mesh, own_rows, put_rows
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.metrics import MetricsWriter
-from transformer_jax.runs.run_folder import RunFolder
-from transformer_jax.text.batches import train_batches
-from transformer_jax.training.data import load_data
-from transformer_jax.training.program import compile_program
 from transformer_jax.training.window import WindowReader
-from transformer_jax.use.command_line import Flag, exit_status, parse_flags, set_up_logs
+from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
 
 ROOT = Path(__file__).parents[1]
 FLAGS = [
@@ -42,30 +41,24 @@ class Run:
     """The parts of a run, whose steps are called one by one."""
 
     def __init__(self, config: Config, folder: Path):
-        data = load_data(config, RunFolder(folder))
-        rows = data.shape.rows
-        mesh = make_mesh(config.mesh)
-        self.program = compile_program(
-            config.model, config.train, mesh, data.vocabulary.sizes, data.shape
-        )
-        self.state: Any = self.program.init(config.seed)
-        self.read_window = WindowReader(config.train, data, self.program, self.state.window)
+        data, self.steps, self.batches = steps_of_run(config, folder)
+        program, state = self.steps.program, self.steps.state
+        self.read_window = WindowReader(config.train, data, program, state.window)
         self.writer = MetricsWriter(folder)
         self.checkpoints = Checkpoints(folder / "checkpoints", 1)
-        own = own_rows(mesh, rows)
-        batches = train_batches(data.train, data.plan, rows, config.seed)
-        self.batches = (put_rows(mesh, rows, own, batch) for batch in batches)
 
-    def block(self, steps: int, saves: bool = False, line: bool = False) -> float:
-        """Seconds of `steps` steps, with a save before them or a line of metrics after each."""
+    def block(self, count: int, saves: bool = False, line: bool = False) -> float:
+        """Seconds of `count` steps, with a save before them or a line of metrics after each."""
+        steps = self.steps
         begin = time.perf_counter()
         if saves:
-            self.checkpoints.save(self.program.to_save(self.state), int(self.state.step), None)
-        for _ in range(steps):
-            (self.state,) = self.program.train_step((self.state,), next(self.batches))
+            saved = steps.program.to_save(steps.state)
+            self.checkpoints.save(saved, int(steps.state.step), None)
+        for batch in itertools.islice(self.batches, count):
+            (steps.state,) = steps.program.train_step((steps.state,), batch)
             if line:
-                self.writer.write(int(self.state.step), "train", self.read_window(self.state))
-        self.state.step.block_until_ready()
+                self.writer.write(int(steps.state.step), "train", self.read_window(steps.state))
+        steps.state.step.block_until_ready()
         self.checkpoints.check(wait=True)
         return time.perf_counter() - begin
 
@@ -74,19 +67,16 @@ def cost(config: Config, folder: Path, block: int, repeats: int) -> list[str]:
     """Lines of the report: seconds per save and per line, and their share of the steps' time."""
     run = Run(config, folder)
     run.block(block)
-    plain, saving, writing = [], [], []
-    for _ in range(repeats):
-        plain.append(run.block(block))
-        saving.append(run.block(block, saves=True))
-        writing.append(run.block(block, line=True))
+    kinds = {"plain": {}, "saving": {"saves": True}, "writing": {"line": True}}
+    cases = {name: functools.partial(run.block, block, **how) for name, how in kinds.items()}
+    seconds = by_turns(cases, repeats)
     run.checkpoints.close()
-    step = statistics.median(plain) / block
-    save = statistics.median(saving) - statistics.median(plain)
-    line = (statistics.median(writing) - statistics.median(plain)) / block
+    plain, saving, writing = map(statistics.median, seconds.values())
+    step, save, line = plain / block, saving - plain, (writing - plain) / block
     train = config.train
     share = save / (train.checkpoint_every * step) + line / (train.log_every * step)
     return [
-        f"step {1e3 * step:.1f} ms (blocks: {', '.join(f'{s:.2f}' for s in plain)} s)",
+        f"step {1e3 * step:.1f} ms (blocks: {', '.join(f'{s:.2f}' for s in seconds['plain'])} s)",
         f"a save costs {save:.3f} s (every {train.checkpoint_every} steps), "
         f"a line of metrics {1e3 * line:.2f} ms (every {train.log_every})",
         f"together {100 * share:.2f} % of the steps' time",
@@ -113,11 +103,10 @@ def first_step(arguments: list[str], cache: Path, workdir: Path, steps: int) -> 
 
 def main() -> None:
     """Measures both, and prints the report."""
-    others, overrides = split_overrides(sys.argv[1:])
-    values = parse_flags("overhead", FLAGS, others)
+    values = parse_experiment("overhead", __doc__ or "", FLAGS)
     arguments = [f"--config={values['config']}"]
     arguments += [a for a in sys.argv[1:] if a.startswith("--config.")]
-    config = load_config(values["config"], overrides)
+    config = load_config(values["config"], values["overrides"])
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         lines = cost(config, folder / "run", values["block"], values["repeats"])

@@ -11,7 +11,6 @@ hlo.py reads the collectives from a dump of XLA's partitioner, because later pas
 bfloat16 into float32.
 """
 
-import argparse
 import json
 import math
 import os
@@ -24,6 +23,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from benchmarks.arguments import parse
 from benchmarks.hlo import KINDS, Collective, collectives
 from transformer_jax.config.files import load_config
 from transformer_jax.config.schema import MeshConfig
@@ -31,10 +31,19 @@ from transformer_jax.model.sides.embeddings import padded_vocabulary
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.training.cost import DEVICE_PEAKS, training_flops
 from transformer_jax.training.program import BatchShape, compile_program
+from transformer_jax.use.command_line import Flag, exit_status
 
 PRESET = Path(__file__).parents[1] / "configs" / "wmt14.py"
 VOCABULARY = 37_000
 ROW_LENGTH = 128  # source and target positions per row
+
+FLAGS = (
+    Flag("sizes", str, "NAMES", "models of configs/wmt14.py", default="base,big"),
+    Flag("devices", str, "NUMBERS", "numbers of devices", default="1,2,4,8,16,32,64,128,256"),
+    Flag("rows", int, "N", "rows of the fixed batch", default=256),
+    Flag("rows-a-device", int, "N", "rows of the growing batch; 0: skip it", default=32),
+    Flag("cache", str, "FILE", "JSON; its steps are not compiled again"),
+)
 
 Axes = tuple[int, int, int]  # sizes of the mesh's axes data, fsdp and tensor
 FIXED_BATCH: list[Axes] = [
@@ -254,37 +263,27 @@ def _milliseconds(seconds: float) -> str:
 
 def main() -> None:
     """Compiles the steps that are not in the cache, and prints the tables."""
-    options = _options()
-    counts = [int(n) for n in options.devices.split(",")]
-    fixed = [(mesh, options.rows) for mesh in FIXED_BATCH]
-    growing = [(mesh, options.rows_a_device * math.prod(mesh)) for mesh in GROWING_BATCH]
+    values = parse("scaling_plan", __doc__, FLAGS)
+    counts = [int(n) for n in values["devices"].split(",")]
+    fixed = [(mesh, values["rows"]) for mesh in FIXED_BATCH]
+    growing = [(mesh, values["rows-a-device"] * math.prod(mesh)) for mesh in GROWING_BATCH]
     wanted = [
         (mesh, rows)
         for mesh, rows in fixed + growing
         if math.prod(mesh) in counts and rows and rows % (mesh[0] * mesh[1]) == 0
     ]
-    wanted.sort(key=lambda pair: (pair[1] > options.rows, math.prod(pair[0])))
+    wanted.sort(key=lambda pair: (pair[1] > values["rows"], math.prod(pair[0])))
     print(f"JAX {jax.__version__}, bfloat16, rows of {ROW_LENGTH} and {ROW_LENGTH} positions.\n")
     with tempfile.TemporaryDirectory() as folder:
         dumps = Path(folder)
         prepare_xla(max(counts), dumps)
-        for size in options.sizes.split(","):
-            plans = [cached(options.cache, size, mesh, rows, dumps) for mesh, rows in wanted]
+        for size in values["sizes"].split(","):
+            plans = [cached(values["cache"], size, mesh, rows, dumps) for mesh, rows in wanted]
             one = next((plan for plan in plans if plan.devices == 1), None)
             print(f"### {size}: what a device holds, computes and sends in a step\n")
             print(*held_and_sent(plans), "", sep="\n")
             print(f"### {size}: predicted times of a step\n")
             print(*times(plans, one, (H100, V5E)), "", sep="\n")
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sizes", default="base,big", help="models of configs/wmt14.py")
-    parser.add_argument("--devices", default="1,2,4,8,16,32,64,128,256", help="numbers of devices")
-    parser.add_argument("--rows", type=int, default=256, help="rows of the fixed batch")
-    parser.add_argument("--rows-a-device", type=int, default=32, help="growing batch; 0: skip")
-    parser.add_argument("--cache", type=Path, help="JSON; its steps are not compiled again")
-    return parser.parse_args()
 
 
 def prepare_xla(devices: int, dumps: Path) -> None:
@@ -298,8 +297,9 @@ def prepare_xla(devices: int, dumps: Path) -> None:
     jax.config.update("jax_enable_compilation_cache", False)  # XLA dumps no cached programs
 
 
-def cached(cache: Path | None, size: str, mesh: Axes, rows: int, dumps: Path) -> Plan:
+def cached(file: str | None, size: str, mesh: Axes, rows: int, dumps: Path) -> Plan:
     """Reads the plan from the cache's file, or measures it and writes it there."""
+    cache = Path(file) if file else None
     known = json.loads(cache.read_text()) if cache and cache.exists() else {}
     name = f"{size} {mesh} {rows}"
     if name not in known:
@@ -313,4 +313,4 @@ def cached(cache: Path | None, size: str, mesh: Axes, rows: int, dumps: Path) ->
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_status(main))

@@ -7,6 +7,8 @@ cross-attention's keys and values count once per sentence, and everything else p
 hypothesis.
 """
 
+import jax.numpy as jnp
+
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.sides.embeddings import padded_vocabulary
 from transformer_jax.training.cost import parameter_count
@@ -62,15 +64,12 @@ def search_bytes(
     d, f = model.d_model, model.d_ff
     encoder = model.num_layers * (attention_parameters(model) + 2 * d * f + f + 5 * d)
     decoder = parameter_count(model, padded_vocabulary(vocabulary_size)) - encoder
-    place = model.num_layers * model.num_heads * sum(model.head_sizes) * dtype_bytes(model)
+    place = (
+        model.num_layers * model.num_heads * sum(model.head_sizes) * jnp.dtype(model.dtype).itemsize
+    )
     pasts = size * (size + 1) // 2
     logits = 2 * vocabulary_size * FLOAT32
     a_hypothesis = place * (pasts + size) + size * logits
     a_step = FLOAT32 * decoder + batch * src_length * place
     source = FLOAT32 * encoder + batch * src_length * place
     return source + size * a_step + batch * beam_size * a_hypothesis
-
-
-def dtype_bytes(model: ModelConfig) -> int:
-    """Bytes of one number in the matrix products."""
-    return {"float32": 4, "bfloat16": 2}[model.dtype]

@@ -10,24 +10,37 @@ full. It prints the server's resident memory after each fifth of the requests (t
 compilations). Then SIGTERM must end the server with status 0.
 """
 
-import argparse
 import collections
+import contextlib
+import functools
 import json
 import random
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
+
+from arguments import parse
+
+from transformer_jax.use.command_line import Flag, exit_status
 
 ROOT = Path(__file__).parents[1]
 WORDS = "the old man who sleeps reads three new books and a child sees her house .".split()
 ODD = ["é", "日本語", "🙂👍🏽", "\u202e", "\x00", "\u2581", "<s>", "</script>", "\\", '"', "ß" * 40]
 JSON = "Content-Type: application/json\r\n"
 DEADLINE = 120.0  # seconds until an answer
+FLAGS = (
+    Flag("workdir", str, "FOLDER", "a run", required=True),
+    Flag("requests", int, "N", "number of requests", default=10_000),
+    Flag("clients", int, "N", "requests at the same time", default=16),
+    Flag("port", int, "N", "the server's", default=8_765),
+    Flag("seed", int, "N", "of the random requests", default=0),
+)
 
 Kind = tuple[set[int], Callable[[random.Random], bytes]]  # the statuses allowed, and a request
 
@@ -93,30 +106,29 @@ KINDS: dict[str, Kind] = {
 }
 RARE = {"cut off": 0.02}  # the server waits seconds for the rest; other kinds weigh 1
 PARTS = 5
+LEFT = -1  # in place of a status
 LEAVES = 0.05  # share of clients that close the connection and read nothing
 
 
 def answer_to(port: int, request: bytes, leaves: bool) -> tuple[int, bool] | None:
     """The status and whether it is JSON; None if the client left."""
     with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE) as connection:
-        try:
+        # Refused before everything was sent: the answer may be there.
+        with contextlib.suppress(ConnectionError):
             connection.sendall(request)
-        except ConnectionError:  # refused before everything was sent; the answer may be there
-            pass
         if leaves:
             return None
         received = b""
-        try:
+        with contextlib.suppress(ConnectionResetError):
             while part := connection.recv(1 << 16):
                 received += part
-        except ConnectionResetError:
-            pass
     head, _, body = received.partition(b"\r\n\r\n")
     try:
         json.loads(body)
+        is_json = True
     except ValueError:
-        return (int(head.split()[1]) if head else 0), False
-    return int(head.split()[1]), True
+        is_json = False
+    return int(head.split()[1]) if head else 0, is_json
 
 
 def resident(pid: int) -> float:
@@ -125,54 +137,29 @@ def resident(pid: int) -> float:
     return int(status.split("VmRSS:")[1].split()[0]) / 1024
 
 
-class Load:
-    """Clients that share the number of requests left, and the outcomes of the requests."""
+class Outcome(NamedTuple):
+    """What became of a request."""
 
-    def __init__(self, port: int, requests: int, seed: int) -> None:
-        self.port, self.left, self.seed = port, requests, seed
-        self.statuses: collections.Counter[tuple[str, int]] = collections.Counter()
-        self.wrong: list[str] = []
-        self.lock = threading.Lock()
-
-    def client(self, number: int) -> None:
-        """Sends requests until none is left."""
-        draw = random.Random(f"{self.seed} {number}")
-        names = list(KINDS)
-        weights = [RARE.get(name, 1.0) for name in names]
-        while self._take():
-            [name] = draw.choices(names, weights)
-            allowed, make = KINDS[name]
-            leaves = draw.random() < LEAVES
-            try:
-                found = answer_to(self.port, make(draw), leaves)
-            except OSError as error:
-                found = (0, False)
-                self.wrong.append(f"{name}: {error}")
-            status, is_json = found or (-1, True)
-            with self.lock:
-                self.statuses[name, status] += 1
-                if not is_json or status not in {*allowed, 503, -1}:
-                    self.wrong.append(f"{name}: status {status}, JSON: {is_json}")
-
-    def total(self) -> int:
-        """Requests sent."""
-        return sum(self.statuses.values())
-
-    def _take(self) -> bool:
-        with self.lock:
-            self.left -= 1
-            return self.left >= 0
+    kind: str
+    status: int  # 0: no answer; LEFT: the client left
+    wrong: str = ""  # empty if the answer is right
 
 
-def run_clients(port: int, requests: int, clients: int, seed: int) -> Load:
-    """Sends the requests and returns their outcomes."""
-    load = Load(port, requests, seed)
-    threads = [threading.Thread(target=load.client, args=(n,)) for n in range(clients)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return load
+def send(port: int, seed: str) -> Outcome:
+    """Sends one request, whose kind is drawn."""
+    draw = random.Random(seed)
+    [kind] = draw.choices(list(KINDS), [RARE.get(name, 1.0) for name in KINDS])
+    allowed, make = KINDS[kind]
+    leaves = draw.random() < LEAVES
+    try:
+        found = answer_to(port, make(draw), leaves)
+    except OSError as error:
+        return Outcome(kind, 0, f"{kind}: {error}")
+    if found is None:
+        return Outcome(kind, LEFT)
+    status, is_json = found
+    right = is_json and status in {*allowed, 503}
+    return Outcome(kind, status, "" if right else f"{kind}: status {status}, JSON: {is_json}")
 
 
 def start(workdir: str, port: int) -> subprocess.Popen:
@@ -190,43 +177,38 @@ def start(workdir: str, port: int) -> subprocess.Popen:
     raise SystemExit("the server did not start")
 
 
-def main() -> int:
-    """Prints the outcomes; returns 1 if anything was wrong."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--workdir", required=True)
-    parser.add_argument("--requests", type=int, default=10_000)
-    parser.add_argument("--clients", type=int, default=16)
-    parser.add_argument("--port", type=int, default=8_765)
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    server = start(given.workdir, given.port)
-    loads = list[Load]()
+def main() -> None:
+    """Prints the outcomes; exits with 1 if anything was wrong."""
+    values = parse("serve_load", __doc__, FLAGS)
+    port, clients = values["port"], values["clients"]
+    server = start(values["workdir"], port)
+    outcomes = list[Outcome]()
     memory = list[float]()
+    part = values["requests"] // PARTS
     try:
         begun = time.monotonic()
-        for number in range(PARTS):
-            part = given.requests // PARTS
-            loads.append(run_clients(given.port, part, given.clients, given.seed + number))
-            memory.append(resident(server.pid))
+        with ThreadPoolExecutor(clients) as pool:
+            for first in range(0, PARTS * part, part):
+                seeds = [f"{values['seed']} {first + n}" for n in range(part)]
+                outcomes += pool.map(functools.partial(send, port), seeds)
+                memory.append(resident(server.pid))
         seconds = time.monotonic() - begun
-        answers = answer_to(given.port, translate({"text": "the old man ."}), False)
+        answers = answer_to(port, translate({"text": "the old man ."}), False)
     finally:
         server.send_signal(signal.SIGTERM)
         asked = time.monotonic()
         status = server.wait(60)
-    for (name, code), count in sorted(
-        sum((load.statuses for load in loads), start=collections.Counter()).items()
-    ):
-        print(f"{name:<20} {'left' if code == -1 else code:>5} {count:>6}")
-    wrong = [one for load in loads for one in load.wrong]
+    counts = collections.Counter((one.kind, one.status) for one in outcomes)
+    for (kind, code), count in sorted(counts.items()):
+        print(f"{kind:<20} {'left' if code == LEFT else code:>5} {count:>6}")
+    wrong = [one.wrong for one in outcomes if one.wrong]
     print(f"{len(wrong)} wrong answers", *sorted(set(wrong))[:10], sep="\n  ")
     print("resident memory, MiB:", *(round(one) for one in memory))
-    print(f"{sum(map(Load.total, loads)) / seconds:.0f} requests a second, {given.clients} clients")
+    print(f"{len(outcomes) / seconds:.0f} requests a second, {clients} clients")
     print(f"ended with status {status} after {time.monotonic() - asked:.1f} s")
-    return int(bool(wrong) or status != 0 or answers != (200, True))
+    if wrong or status != 0 or answers != (200, True):
+        sys.exit(1)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_status(main))

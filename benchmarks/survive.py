@@ -9,7 +9,6 @@ both parts every resume must succeed. On the CPU the metrics of the killed run, 
 equal those of the other run bit for bit: no step is lost, and no step runs twice.
 """
 
-import argparse
 import json
 import random
 import signal
@@ -21,8 +20,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from arguments import parse
+
+from transformer_jax.use.command_line import Flag, exit_status
+
 ROOT = Path(__file__).parents[1]
 TIMINGS = ("source_tokens_per_second", "target_tokens_per_second", "mfu")
+FLAGS = (
+    Flag("kills", int, "N", "of the small run; 0: skip it", default=25),
+    Flag("soak", int, "0|1", "0: skip the soak", default=1),
+    Flag("seed", int, "N", "of the random moments", default=0),
+)
 SMALL = {
     "data.pairs": 2_000,
     "model.num_layers": 1,
@@ -130,19 +138,16 @@ def compare(folder: Path, killed: Path, overrides: dict[str, Any], log: Path) ->
     }
 
 
-def main() -> int:
-    """Prints one JSON object per part; returns 0 if all metrics are equal."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--kills", type=int, default=25, help="of the small run; 0: skip it")
-    parser.add_argument("--soak", type=int, default=1, help="0: skip the soak")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the random moments")
-    options = parser.parse_args()
-    draw = random.Random(options.seed)
+def main() -> None:
+    """Prints one JSON object per part; exits with 1 unless all metrics are equal."""
+    values = parse("survive", __doc__, FLAGS)
+    draw = random.Random(values["seed"])
     good = True
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        parts = {"small": lambda: kill_small(folder, options.kills, draw)} if options.kills else {}
-        if options.soak:
+        kills = values["kills"]
+        parts = {"small": lambda: kill_small(folder, kills, draw)} if kills else {}
+        if values["soak"]:
             parts["soak"] = lambda: kill_soak(folder, draw)
         for name, part in parts.items():
             begun = time.monotonic()
@@ -150,8 +155,9 @@ def main() -> int:
             minutes = round((time.monotonic() - begun) / 60, 1)
             print(json.dumps({"part": name, **result, "minutes": minutes}), flush=True)
             good &= result["equal_bit_for_bit"] and not result["tracebacks"]
-    return 0 if good else 1
+    if not good:
+        sys.exit(1)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_status(main))

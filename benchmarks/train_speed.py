@@ -13,35 +13,46 @@ and ratios are to our fastest. The peers need torch and transformers: see
 benchmarks/peers/torch_training.py. The script prints Markdown.
 """
 
+import dataclasses
 import datetime
 import importlib.metadata
 import importlib.util
+import itertools
 import json
 import os
 import statistics
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import jax
 from pair_flops import flops_of_pairs
-from peers.process import peak_mib, seconds_since_start
-from turns import CALIBRATION, Figures, by_turns, markdown, median, ratio_text, ratios
+from peers.process import peak_mib, seconds_since_start, speeds
+from programs import steps_of_run
+from turns import (
+    CALIBRATION,
+    Figures,
+    cells,
+    markdown,
+    middle,
+    processes_by_turns,
+    ratios,
+    spread,
+    timed,
+)
 
-from transformer_jax.config.files import load_config, split_overrides
+from transformer_jax.config.files import load_config
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import Config
 from transformer_jax.config.serialization import from_config_dict, to_dict
 from transformer_jax.errors import UserError
-from transformer_jax.parallel.mesh import make_mesh, own_rows, put_rows
 from transformer_jax.reporting.provenance import processor
 from transformer_jax.runs.run_folder import RunFolder
-from transformer_jax.text.batches import train_batches
 from transformer_jax.training.data import TrainingData, load_data
-from transformer_jax.training.program import compile_program, shardings_of
+from transformer_jax.training.program import shardings_of
 from transformer_jax.training.state import Window
-from transformer_jax.use.command_line import Flag, exit_status, parse_flags, set_up_logs
+from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
 
 ROOT = Path(__file__).parents[1]
 PEER_SCRIPT = ROOT / "benchmarks" / "peers" / "torch_training.py"
@@ -55,35 +66,16 @@ OVERRIDES = {
     "train.schedule": "rsqrt",
     "train.decay_steps": None,
 }
-ONLY = {
-    "model.encoder": "transformer",
-    "model.decoder": "transformer",
-    "model.norm": "post",
-    "model.score": "scaled_dot",
-    "model.cross_score": None,
-    "model.attention_memory": None,
-    "model.normalizer": "softmax",
-    "model.cross_normalizer": None,
-    "model.norm_kind": "layer",
-    "model.num_encoder_layers": None,
-    "model.num_decoder_layers": None,
-    "model.num_key_heads": None,
-    "model.d_k": None,
-    "model.d_v": None,
-    "model.attention_gate": False,
-    "model.qk_norm": False,
-    "model.attention_dropout": 0.0,
-    "model.activation_dropout": 0.0,
-    "model.window": None,
-    "model.wait_k": None,
-    "model.wait_k_max": None,
-    "model.output": "softmax",
-    "model.positions": "sinusoidal",
-    "model.tie_embeddings": True,
-    "model.activation": "relu",
-    "model.attention_bias": False,
-    "model.output_bias": False,
-    "model.fix_norm": False,
+# The peers follow these keys of the model; others must be the paper's, or change only our speed.
+FOLLOWED = {"num_layers", "d_model", "num_heads", "d_ff", "dropout", "dtype"}
+SPEED = {"residual_dtype", "attention_kernel"}
+COLUMNS = {
+    "padding": ("padding", "{:.2%}"),
+    "peak MiB": ("peak_mib", "{:,.0f}"),
+    "first step": ("first_step_s", "{:.1f} s"),
+    "target tokens a step": ("target_tokens_per_step", "{:,.0f}"),
+    "nats per token": ("nats_per_token", "{:.2f}"),
+    "parameters": ("parameters", "{:,.0f}"),
 }
 FLAGS = [
     Flag("data", str, "FOLDER", "has train.en, train.de, valid.en, valid.de, .gz or plain"),
@@ -97,50 +89,29 @@ FLAGS = [
 ]
 
 
-def measure_ours(config: Config, folder: Path, warm_up: int, steps: int) -> Figures:
+def measure_ours(config: Config, folder: Path, warm_up: int, timed_steps: int) -> Figures:
     """Times complete steps, from encoded pairs to new parameters and metrics, in this process.
 
     Args:
       config: it names the vocabulary's file.
       folder: a run's folder; nothing is written into it.
       warm_up: steps before the clock starts, at least 1.
-      steps: timed steps.
+      timed_steps: steps after that.
     """
-    data = load_data(config, RunFolder(folder))
-    rows = data.shape.rows
-    mesh = make_mesh(config.mesh)
-    program = compile_program(config.model, config.train, mesh, data.vocabulary.sizes, data.shape)
-    own = own_rows(mesh, rows)
-    batches = train_batches(data.train, data.plan, rows, config.seed, own_rows=own)
-    state = program.init(config.seed)
-    for step in range(warm_up):
-        (state,) = program.train_step((state,), put_rows(mesh, rows, own, next(batches)))
-        if step == 0:
-            state.step.block_until_ready()
-            first_step = seconds_since_start()
-    zero = jax.device_put(Window.zero(), shardings_of(state.window))
-    state = jax.block_until_ready(state._replace(window=zero))
-    started = time.perf_counter()
-    for _ in range(steps):
-        (state,) = program.train_step((state,), put_rows(mesh, rows, own, next(batches)))
-    window = jax.device_get(state.window)
-    seconds = time.perf_counter() - started
-    batches.close()
-    parameters = sum(x.size for x in jax.tree.leaves(state.params))
-    own_figures = {"parameters": parameters, "first_step_s": first_step, "peak_mib": peak_mib()}
-    return speeds(window, seconds) | own_figures
-
-
-def speeds(window: Window, seconds: float) -> Figures:
-    """Figures from the metrics of the timed steps."""
-    src_tokens, tgt_tokens, steps = map(float, (window.src_tokens, window.tgt_tokens, window.steps))
-    return {
-        "tokens_per_s": (src_tokens + tgt_tokens) / seconds,
-        "target_tokens_per_s": tgt_tokens / seconds,
-        "target_tokens_per_step": tgt_tokens / steps,
-        "seconds_per_step": seconds / steps,
-        "padding": 1 - (src_tokens + tgt_tokens) / float(window.slots),
-        "nats_per_token": float(window.nats) / tgt_tokens,
+    _, steps, batches = steps_of_run(config, folder)
+    steps.run(itertools.islice(batches, 1))
+    first_step = seconds_since_start()
+    steps.run(itertools.islice(batches, warm_up - 1))
+    zero = jax.device_put(Window.zero(), shardings_of(steps.state.window))
+    steps.state = jax.block_until_ready(steps.state._replace(window=zero))
+    seconds = timed(lambda: steps.run(itertools.islice(batches, timed_steps)))
+    window = jax.device_get(steps.state.window)
+    nats, *counts = map(float, (window.nats, window.src_tokens, window.tgt_tokens, window.slots))
+    return speeds(*counts, timed_steps, seconds) | {
+        "nats_per_token": nats / counts[1],
+        "parameters": sum(x.size for x in jax.tree.leaves(steps.state.params)),
+        "first_step_s": first_step,
+        "peak_mib": peak_mib(),
     }
 
 
@@ -173,34 +144,21 @@ def write_task(config: Config, data: TrainingData, folder: Path, warm_up: int, s
 
 def report(results: dict[str, list[Figures]], flops: float) -> str:
     """The Markdown table; `flops` is the number of FLOPs per token."""
-    own = [name for name in results if name.startswith(OURS)]
-    fastest = max(own, key=lambda name: median(results, name, "tokens_per_s"))
-    bounds = [1e9 * turn["gflops"] / flops for turn in results[CALIBRATION]]
-    head = ["contender", "tokens/s", "ours / it", "of the bound", "padding", "peak MiB"]
-    head += ["first step", "target tokens a step", "nats per token", "parameters"]
-    rate = median(results, CALIBRATION, "gflops")
+    speed = {name: middle(turns, "tokens_per_s") for name, turns in results.items()}
+    fastest = max((name for name in speed if name.startswith(OURS)), key=speed.__getitem__)
+    calibration, contenders = results[CALIBRATION], dict(results)
+    del contenders[CALIBRATION]
+    bounds = [1e9 * turn["gflops"] / flops for turn in calibration]
+    head = ["contender", "tokens/s", "ours / it", "of the bound", *COLUMNS]
+    rate = middle(calibration, "gflops")
     bound = f"bound: float32 matrix products alone, at {rate:.0f} GFLOP/s"
     rows = [[bound, f"{statistics.median(bounds):,.0f}", *[""] * (len(head) - 2)]]
-    for name, turns in results.items():
-        if name == CALIBRATION:
-            continue
+    for name, turns in contenders.items():
         pairs = zip(turns, bounds, strict=True)
         share = statistics.median(turn["tokens_per_s"] / bound for turn, bound in pairs)
-        ratio = ratio_text(ratios(results, fastest, name, "tokens_per_s"))
-        rows.append(
-            [
-                name,
-                f"{median(results, name, 'tokens_per_s'):,.0f}",
-                ratio if name != fastest else "",
-                f"{share:.1%}",
-                f"{median(results, name, 'padding'):.2%}",
-                f"{median(results, name, 'peak_mib'):,.0f}",
-                f"{median(results, name, 'first_step_s'):.1f} s",
-                f"{median(results, name, 'target_tokens_per_step'):,.0f}",
-                f"{median(results, name, 'nats_per_token'):.2f}",
-                f"{median(results, name, 'parameters'):,.0f}",
-            ]
-        )
+        ratio = spread(ratios(results[fastest], turns, "tokens_per_s"))
+        own = [f"{speed[name]:,.0f}", ratio if name != fastest else "", f"{share:.1%}"]
+        rows.append([name, *own, *cells(turns, COLUMNS)])
     return markdown(head, rows)
 
 
@@ -226,11 +184,12 @@ def chosen_peers(names: str, config: Config) -> list[str]:
         raise UserError(f"--peers={names}: {unknown[0]} is not one of {', '.join(PEERS)}.")
     if peers and not all(map(importlib.util.find_spec, ("torch", "transformers"))):
         raise UserError("the peers need torch and transformers. Install them or use --peers=none.")
-    tree = to_dict(config)
-    for key, value in ONLY.items() if peers else ():
-        section, name = key.split(".")
-        if tree[section][name] != value:
-            raise UserError(f"{key}={tree[section][name]}: peers need {value}; use --peers=none.")
+    for field in dataclasses.fields(ModelConfig) if peers else ():
+        value = getattr(config.model, field.name)
+        if field.name not in FOLLOWED | SPEED and value != field.default:
+            raise UserError(
+                f"model.{field.name}={value}: peers need {field.default}; use --peers=none."
+            )
     return peers
 
 
@@ -256,15 +215,14 @@ def compare(configs: dict[str, Config], values: dict[str, Any]) -> None:
             name = f", {dtype}" if len(configs) > 1 else ""
             contenders |= contenders_of(name, peers, task)
         tunables = {"GLIBC_TUNABLES": f"glibc.malloc.hugetlb={values['hugetlb']}"}
-        results = by_turns(contenders, values["turns"], dict.fromkeys(contenders, tunables))
+        results = processes_by_turns(contenders, values["turns"], tunables)
     flops = flops_per_token(config, data)
     print(heading(values, peers, flops) + "\n\n" + report(results, flops))
 
 
 def main() -> None:
     """Runs the comparison, or with --task one process of it."""
-    others, overrides = split_overrides(sys.argv[1:])
-    values = parse_flags("train_speed", FLAGS, others)
+    values = parse_experiment("train_speed", __doc__ or "", FLAGS)
     if values["task"]:
         path = Path(values["task"])
         task = json.loads(path.read_text())
@@ -273,7 +231,7 @@ def main() -> None:
         return
     if not values["data"]:
         raise UserError("train_speed needs --data=FOLDER, the folder of train.en and train.de.")
-    known = OVERRIDES | {"data.path": values["data"]} | overrides
+    known = OVERRIDES | {"data.path": values["data"]} | values["overrides"]
     preset = str(ROOT / "configs" / "multi30k.py")
     dtypes = (values["dtypes"] or known.get("model.dtype") or "float32").split(",")
     compare({d: load_config(preset, known | {"model.dtype": d}) for d in dtypes}, values)

@@ -1,25 +1,52 @@
-"""Runs contenders in turns, A B C A B C ..., each in a new process; ratios are within a turn.
+"""Runs cases by turns, A B C, C B A, A B C ...; ratios are within a turn.
 
-A contender is a command that prints its figures as a JSON object in the last line of standard
-output. The speed of a machine changes by a factor of two within minutes. The contenders of a turn
-share this change, so their ratios do not show it. Every turn also times a matrix product, to
-measure the machine.
+The speed of a machine changes by a factor of two within minutes. The cases of a turn share this
+change, so their ratios do not show it. A case is a function: it times a call in this process
+(`timed`), or starts a process that prints its figures as a JSON object in the last line of standard
+output (`run_once`). Beside processes, every turn times a matrix product, to measure the machine.
 """
 
+import functools
 import json
 import os
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
-Figures = dict[str, float]
+Figures = dict[str, Any]
+Name = TypeVar("Name", bound=Hashable)
+Found = TypeVar("Found")
 CALIBRATION = "matrix product, GFLOP/s"
-SLOW = 0.5  # of the speed in the trial: a turn below it is named
 SIZE, PRODUCTS = 2048, 12
+
+
+def by_turns(cases: Mapping[Name, Callable[[], Found]], turns: int) -> dict[Name, list[Found]]:
+    """Calls every case once a turn; returns what each returned, turn by turn.
+
+    Every second turn goes backward, so that a steady change of speed favors no case.
+    """
+    results: dict[Name, list[Found]] = {name: [] for name in cases}
+    for turn in range(turns):
+        for name in list(cases)[:: -1 if turn % 2 else 1]:
+            results[name].append(cases[name]())
+    return results
+
+
+def timed(
+    run: Callable[[], Any], calls: int = 1, clock: Callable[[], float] = time.perf_counter
+) -> float:
+    """The median seconds of some calls; `run` returns when its work has ended."""
+    seconds = []
+    for _ in range(calls):
+        started = clock()
+        run()
+        seconds.append(clock() - started)
+    return statistics.median(seconds)
 
 
 def run_once(command: Sequence[str], environment: Mapping[str, str]) -> Figures:
@@ -37,76 +64,53 @@ def run_once(command: Sequence[str], environment: Mapping[str, str]) -> Figures:
     return figures
 
 
-def by_turns(
-    contenders: Mapping[str, Sequence[str]],
-    turns: int,
-    environments: Mapping[str, Mapping[str, str]] | None = None,
+def processes_by_turns(
+    commands: Mapping[str, Sequence[str]], turns: int, environment: Mapping[str, str]
 ) -> dict[str, list[Figures]]:
-    """Runs contenders in turns; returns the figures of each, and of `CALIBRATION`, turn by turn.
+    """Runs commands by turns; returns the figures of each and of `CALIBRATION`, turn by turn.
 
-    Args:
-      contenders: name -> command.
-      turns: how often each contender runs.
-      environments: name -> environment variables that its process gets in addition.
+    `environment` has the variables that each process gets in addition.
     """
-    results: dict[str, list[Figures]] = {CALIBRATION: [], **{name: [] for name in contenders}}
-    for turn in range(turns):
-        results[CALIBRATION].append(run_once([sys.executable, __file__], {}))
-        for name, command in contenders.items():
-            figures = run_once(command, (environments or {}).get(name, {}))
-            results[name].append(figures)
-            print(f"turn {turn + 1} of {turns}: {name}: {figures}", file=sys.stderr, flush=True)
-    return results
+
+    def run(name: str, command: Sequence[str]) -> Figures:
+        figures = run_once(command, environment)
+        print(f"{name}: {figures}", file=sys.stderr, flush=True)
+        return figures
+
+    every = {CALIBRATION: [sys.executable, __file__], **commands}
+    return by_turns({name: functools.partial(run, name, every[name]) for name in every}, turns)
 
 
-def faster_of_each_turn(
-    results: Mapping[str, Sequence[Figures]],
-    tried: Mapping[str, Mapping[str, float]],
-    second: str,
-) -> tuple[dict[str, list[Figures]], list[str]]:
-    """In each turn, the figures of the faster of two settings of a contender, by mode.
+# Figures as tables ------------------------------------------------------------------------------
 
-    Args:
-      results: of `by_turns`; those of second settings are under a contender's name and `second`.
-      tried: speeds in a trial, by contender and mode; a mode's other figures are called MODE_NAME.
-      second: see `results`.
-
-    Returns:
-      The results, and a line for each contender and mode that was slow in some turns.
-    """
-    joined, slow = dict[str, list[Figures]](), []
-    for name, turns in results.items():
-        if name.endswith(second):
-            continue
-        others = results.get(name + second, turns)
-        joined[name] = [dict(one) for one in turns]
-        for mode, speed in tried.get(name, {}).items():
-            for mine, other in zip(joined[name], others, strict=True):
-                if other[mode] > mine[mode]:
-                    of_mode = (key for key in other if key.split("_")[0] == mode)
-                    mine.update({key: other[key] for key in of_mode})
-            if count := sum(one[mode] < SLOW * speed for one in joined[name]):
-                slow.append(
-                    f"{name}, {mode}: {count} of {len(turns)} turns were below {SLOW:.0%} of the "
-                    f"{speed:.0f} of the trial; the machine had other work"
-                )
-    return joined, slow
+Columns = Mapping[str, tuple[str, str]]  # title -> a figure's name, and its form
 
 
-def median(results: Mapping[str, list[Figures]], name: str, key: str) -> float:
-    """The median of one contender's figure over the turns."""
-    return statistics.median(figures[key] for figures in results[name])
+def middle(turns: Sequence[Figures], key: str) -> float | None:
+    """The median over the turns that have the figure; None if no turn has it."""
+    values = [turn[key] for turn in turns if turn.get(key) is not None]
+    return statistics.median(values) if values else None
 
 
-def ratios(results: Mapping[str, list[Figures]], ours: str, peer: str, key: str) -> list[float]:
+def shown(value: float | None, form: str) -> str:
+    """The formatted value; empty if there is none."""
+    return "" if value is None else form.format(value)
+
+
+def cells(turns: Sequence[Figures], columns: Columns) -> list[str]:
+    """The cells of one contender's row: medians over its turns."""
+    return [shown(middle(turns, key), form) for key, form in columns.values()]
+
+
+def ratios(ours: Sequence[Figures], peer: Sequence[Figures], key: str) -> list[float]:
     """Our figure divided by the peer's, turn by turn."""
-    pairs = zip(results[ours], results[peer], strict=True)
-    return [mine[key] / theirs[key] for mine, theirs in pairs]
+    return [mine[key] / theirs[key] for mine, theirs in zip(ours, peer, strict=True)]
 
 
-def ratio_text(values: Sequence[float]) -> str:
+def spread(values: Sequence[float], form: str = "{:.2f}") -> str:
     """Median and, in brackets, the range: `1.23 (1.19-1.27)`."""
-    return f"{statistics.median(values):.2f} ({min(values):.2f}-{max(values):.2f})"
+    middle, least, most = map(form.format, (statistics.median(values), min(values), max(values)))
+    return f"{middle} ({least}-{most})"
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -118,12 +122,7 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _matrix_product() -> Figures:
     draw = np.random.default_rng(0)
     left, right = draw.random((2, SIZE, SIZE), dtype=np.float32)
-    rates = []
-    for _ in range(PRODUCTS):
-        started = time.perf_counter()
-        left @ right
-        rates.append(2 * SIZE**3 / (time.perf_counter() - started) / 1e9)
-    return {"gflops": statistics.median(rates)}
+    return {"gflops": 2 * SIZE**3 / timed(lambda: left @ right, PRODUCTS) / 1e9}
 
 
 if __name__ == "__main__":

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from benchmarks import turns
+from benchmarks.peers import searching
 from tests import tiny_runs as runs
 from tests.training import closed_forms
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.serialization import from_config_dict
 from transformer_jax.runs.run_folder import RunFolder
+from transformer_jax.text.vocabulary import EOS
 from transformer_jax.training.data import load_data
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -25,32 +27,28 @@ def contender(expression: str) -> list[str]:
     return [sys.executable, "-c", code]
 
 
-def test_contenders_run_by_turns_in_their_own_processes_and_environments(capsys):
+def test_contenders_run_by_turns_in_their_own_processes_with_the_environment(capsys):
     figures = "{'at': time.time(), 'process': os.getpid(), 'tunables': os.getenv('TUNABLES')}"
     contenders = {"ours": contender(figures), "peer": contender(figures)}
-    results = turns.by_turns(contenders, 2, {"ours": {"TUNABLES": "some"}})
-    assert [len(results[name]) for name in ("ours", "peer", turns.CALIBRATION)] == [2, 2, 2]
-    in_time = sorted((turn["at"], name) for name in contenders for turn in results[name])
-    assert [name for _, name in in_time] == ["ours", "peer", "ours", "peer"]
-    assert len({turn["process"] for name in contenders for turn in results[name]}) == 4
-    assert [turn["tunables"] for turn in results["ours"]] == ["some", "some"]
-    assert [turn["tunables"] for turn in results["peer"]] == [None, None]
-    assert all(turn["gflops"] > 0 for turn in results[turns.CALIBRATION])
+    results = turns.processes_by_turns(contenders, 2, {"TUNABLES": "some"})
+    assert all(turn["gflops"] > 0 for turn in results.pop(turns.CALIBRATION))
+    in_time = sorted((turn["at"], name) for name, own in results.items() for turn in own)
+    assert [name for _, name in in_time] == ["ours", "peer", "peer", "ours"]
+    every = [turn for own in results.values() for turn in own]
+    assert len({turn["process"] for turn in every}) == 4
+    assert {turn["tunables"] for turn in every} == {"some"}
     assert capsys.readouterr().out == ""  # only the caller prints results
 
 
 def test_ratios_are_taken_turn_by_turn():
     # A machine that is 10 times as fast in the second turn: medians would give 11 / 22 = 0.5.
-    results = {"ours": [{"rate": 2.0}, {"rate": 20.0}], "peer": [{"rate": 4.0}, {"rate": 10.0}]}
-    values = turns.ratios(results, "ours", "peer", "rate")
+    ours, peer = [{"rate": 2.0}, {"rate": 20.0}], [{"rate": 4.0}, {"rate": 10.0}]
+    values = turns.ratios(ours, peer, "rate")
     assert values == [0.5, 2.0]
-    assert turns.ratio_text(values) == "1.25 (0.50-2.00)"
-    assert turns.median(results, "peer", "rate") == 7.0
-
-
-def test_one_contender_with_fewer_turns_has_no_ratios():
+    assert turns.spread(values) == "1.25 (0.50-2.00)"
+    assert turns.cells(peer, {"a rate": ("rate", "{:.1f}"), "none": ("x", "{}")}) == ["7.0", ""]
     with pytest.raises(ValueError):
-        turns.ratios({"ours": [{"rate": 1.0}], "peer": []}, "ours", "peer", "rate")
+        turns.ratios(ours, [], "rate")
 
 
 @pytest.mark.parametrize(
@@ -68,14 +66,6 @@ def test_the_error_of_a_failed_contender_has_its_command_and_its_output(code, me
     assert code in str(caught.value)
 
 
-def test_a_table_has_a_line_for_each_row():
-    assert turns.markdown(["name", "rate"], [["ours", "2"]]).split("\n") == [
-        "| name | rate |",
-        "| --- | ---: |",
-        "| ours | 2 |",
-    ]
-
-
 @pytest.fixture
 def train_speed(monkeypatch):
     """The script as a module; its folder is on the path, as when Python runs the script."""
@@ -91,8 +81,8 @@ def test_our_training_speed_is_measured_on_a_tiny_corpus(train_speed, tmp_path):
     given = from_config_dict(task["config"])
     assert given.vocabulary.path == str(tmp_path / "vocabulary.model")
     assert len(data.train.src_ids) == len(np.load(Path(task["pairs"]) / "src_ids.npy"))
-    figures = train_speed.measure_ours(given, tmp_path / "run", warm_up=1, steps=2)
-    assert figures["target_tokens_per_step"] / figures["seconds_per_step"] == pytest.approx(
+    figures = train_speed.measure_ours(given, tmp_path / "run", warm_up=1, timed_steps=2)
+    assert 1e3 * figures["target_tokens_per_step"] / figures["ms_per_step"] == pytest.approx(
         figures["target_tokens_per_s"]
     )
     assert figures["tokens_per_s"] > figures["target_tokens_per_s"] > 0
@@ -110,23 +100,52 @@ def test_our_training_speed_is_measured_on_a_tiny_corpus(train_speed, tmp_path):
     assert f"{100e9 / flops:,.0f}" in train_speed.report(results, flops)
 
 
-def test_peers_are_refused_if_they_would_be_another_model(train_speed):
-    config = from_config_dict({"model": {"norm": "pre"}})
+@pytest.mark.parametrize(
+    ("peers", "model", "message"),
+    [
+        ("fairseq", {}, "is not one of marian, torch"),
+        ("marian", {"norm": "pre"}, "model.norm=pre: peers need post"),
+        ("marian", {"qk_norm": True}, "model.qk_norm=True: peers need False"),
+    ],
+)
+def test_peers_are_refused_if_they_would_be_another_model(
+    train_speed, monkeypatch, peers, model, message
+):
+    monkeypatch.setattr(train_speed.importlib.util, "find_spec", lambda name: True)
+    config = from_config_dict({"model": model})
     assert train_speed.chosen_peers("none", config) == []
-    with pytest.raises(train_speed.UserError, match="is not one of marian, torch"):
-        train_speed.chosen_peers("fairseq", config)
-    with pytest.raises(train_speed.UserError, match="model.norm=pre|need torch"):
-        train_speed.chosen_peers("marian", config)
+    with pytest.raises(train_speed.UserError, match=message):
+        train_speed.chosen_peers(peers, config)
 
 
-def test_of_two_settings_the_faster_one_of_each_turn_counts_and_slow_turns_are_named():
-    first = [{"beam": 40.0, "beam_tokens": 1.0, "greedy": 9.0}, {"beam": 10.0, "beam_tokens": 2.0}]
-    second = [{"beam": 30.0, "beam_tokens": 3.0}, {"beam": 20.0, "beam_tokens": 4.0}]
-    results = {"ours": [{"beam": 1.0}] * 2, "peer": first, "peer, 2": second}
-    found, slow = turns.faster_of_each_turn(results, {"peer": {"beam": 50.0}}, ", 2")
-    assert found == {
-        "ours": [{"beam": 1.0}] * 2,
-        "peer": [first[0], {"beam": 20.0, "beam_tokens": 4.0}],
-    }
-    [line] = slow
-    assert line.startswith("peer, beam: 1 of 2 turns were below 50% of the 50 of the trial")
+def test_peers_follow_sizes_dropout_and_the_type_of_products(train_speed, monkeypatch):
+    monkeypatch.setattr(train_speed.importlib.util, "find_spec", lambda name: True)
+    model = {"num_layers": 3, "d_model": 64, "num_heads": 4, "d_ff": 96, "dropout": 0.3}
+    config = from_config_dict({"model": model | {"dtype": "bfloat16"}})
+    assert train_speed.chosen_peers("marian,torch", config) == ["marian", "torch"]
+
+
+def test_the_fastest_of_an_engine_s_settings_counts(monkeypatch, tmp_path, capsys):
+    """All are tried on the first sentences, and the two fastest ones on all."""
+    calls = []
+
+    def engine(job, beam_size, options):
+        def search():
+            calls.append((options["seconds"], len(job.sources)))
+            return options["seconds"], [[5, 6, EOS]] * len(job.sources)
+
+        return search
+
+    fields = {"sources": [[7, EOS]] * 6, "beam_size": 4, "tried": 2}
+    job, out = tmp_path / "job.json", tmp_path / "out.json"
+    job.write_text(json.dumps(dict.fromkeys(searching.Job._fields) | fields))
+    options = json.dumps([{"seconds": seconds} for seconds in (4.0, 1.5, 9.0, 2.0)])
+    monkeypatch.setitem(searching.ENGINES, "ours", engine)
+    monkeypatch.setattr(sys, "argv", ["searching.py", "ours", str(job), str(out), options])
+    searching.main()
+    figures = json.loads(capsys.readouterr().out)
+    expected = {"": 4.0, "_tokens": 12.0, "_options": {"seconds": 1.5}}
+    assert figures == {m + key: own for m in searching.MODES for key, own in expected.items()}
+    assert {seconds for seconds, sentences in calls if sentences == 2} == {4.0, 1.5, 9.0, 2.0}
+    assert {seconds for seconds, sentences in calls if sentences == 6} == {1.5, 2.0}
+    assert json.loads(out.read_text())["beam"] == [[5, 6, EOS]] * 6

@@ -1,4 +1,4 @@
-"""Figures that a benchmark's process reports about itself."""
+"""Figures that a process of a benchmark reports about its training and about itself."""
 
 import os
 import resource
@@ -18,3 +18,14 @@ def peak_mib() -> float:
         if line.startswith("VmHWM"):
             return int(line.split()[1]) / 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def speeds(src: float, tgt: float, slots: float, steps: int, seconds: float) -> dict[str, float]:
+    """Figures of training steps: source and target tokens, and positions, padding included."""
+    return {
+        "tokens_per_s": (src + tgt) / seconds,
+        "target_tokens_per_s": tgt / seconds,
+        "target_tokens_per_step": tgt / steps,
+        "ms_per_step": 1e3 * seconds / steps,
+        "padding": 1 - (src + tgt) / slots,
+    }

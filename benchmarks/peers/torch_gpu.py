@@ -8,7 +8,7 @@ torch.nn.Transformer is that of torch_training.py: scaled_dot_product_attention,
 parameters and bfloat16 products, logits of real positions alone. Batches hold sentences of similar
 lengths and are on the device beforehand, as ours are. They have many shapes, so a program is
 compiled for any shape (dynamic=True), and every batch has a source mask: one program, not two.
-Needs torch, transformers for the search, and nothing of this package.
+Needs torch, and transformers for the search.
 """
 
 import functools
@@ -16,13 +16,13 @@ import json
 import signal
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from process import speeds
 from torch import Tensor
 from torch_training import (
     PAD,
@@ -30,30 +30,24 @@ from torch_training import (
     TorchTransformer,
     bucketed,
     collate,
-    learning_rate,
-    load_pairs,
     losses,
+    make_optimizer,
     marian_config,
-    peak_learning_rate,
 )
 
+from benchmarks.turns import Figures, timed
+from benchmarks.workload import newstest_sentences, wmt_pairs
+from transformer_jax.text.vocabulary import BOS, EOS
+
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-EOS, BOS = 1, 2
+CORPUS_TIMES = 20  # pairs to choose from, times those that are used
 SEARCHES = 3
 
-Figures = dict[str, Any]
 
-
-def blocks(run: Callable[[], Any], count: int) -> list[float]:
-    """Seconds of each call, until the work that it started has ended."""
-    seconds = []
-    for _ in range(count):
-        started = time.perf_counter()
-        run()
-        if DEVICE.type == "cuda":
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - started)
-    return seconds
+def wait() -> None:
+    """Returns when the work that was started has ended."""
+    if DEVICE.type == "cuda":
+        torch.cuda.synchronize()
 
 
 def peak_gib() -> float | None:
@@ -63,10 +57,10 @@ def peak_gib() -> float | None:
 
 def device_batches(job: dict[str, Any], config: dict[str, Any]) -> list[Batch]:
     """As many batches of the corpus as ours has steps, chosen at random, on the device."""
-    pairs = load_pairs(Path(job["corpus"]))
-    train = config["train"]
+    tokens, longest = config["train"]["tokens_per_batch"], config["data"]["max_length"]
+    pairs = wmt_pairs(CORPUS_TIMES * job["steps"] * tokens, longest, job["vocabulary_size"])
     found = []
-    shuffled = bucketed(pairs, train["tokens_per_batch"], config["data"]["max_length"], 0)
+    shuffled = bucketed(pairs, tokens, longest, 0)
     for rows in shuffled[: job["steps"]]:
         batch = collate(pairs, rows)
         padding = torch.zeros(batch.src.shape, dtype=torch.bool)
@@ -95,11 +89,7 @@ def make_step(
     longest = config["data"]["max_length"] + 1
     model = TorchTransformer(config["model"], vocabulary_size, longest).to(DEVICE).train()
     model.causal = model.causal.to(DEVICE)
-    peak = peak_learning_rate(config)
-    betas = (train["adam_b1"], train["adam_b2"])
-    optimizer = torch.optim.Adam(model.parameters(), peak, betas, train["adam_epsilon"], fused=True)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, learning_rate(train))
-
+    optimizer, schedule = make_optimizer(model, config)
     loss_of_logits: Any = torch.compile(losses, dynamic=True) if how == "layers" else losses
 
     def loss_of(batch: Batch) -> tuple[Tensor, Tensor]:
@@ -133,19 +123,16 @@ def train(job: dict[str, Any], size: str, how: str) -> Figures:
 
     def run() -> None:
         nats[:] = [step(batch) for batch in batches]
+        wait()
 
-    first = blocks(run, 1)[0]
-    seconds = blocks(run, job["blocks"])
+    first = timed(run)
+    seconds = [timed(run) for _ in range(job["blocks"])]
     second = statistics.median(seconds)
-    steps = len(batches)
+    src = sum(batch.src_tokens for batch in batches)
     tgt = sum(len(batch.labels) for batch in batches)
-    real = tgt + sum(batch.src_tokens for batch in batches)
-    return {
-        "target_tokens_per_s": tgt / second,
-        "target_tokens_per_step": tgt / steps,
-        "ms_per_step": 1e3 * second / steps,
-        "ms_of_each_pass": [1e3 * s / steps for s in seconds],
-        "padding": 1 - real / sum(b.src.numel() + b.tgt_input.numel() for b in batches),
+    slots = sum(batch.src.numel() + batch.tgt_input.numel() for batch in batches)
+    return speeds(src, tgt, slots, len(batches), second) | {
+        "ms_of_each_pass": [1e3 * s / len(batches) for s in seconds],
         "peak_gib": peak_gib(),
         "compile_s": None if how == "eager" else first - second,
         "nats_per_token": float(torch.stack(nats).mean()),
@@ -204,28 +191,23 @@ def translate(model: Any, sentences: list[np.ndarray], rows: int, beams: int) ->
 def search(job: dict[str, Any]) -> Figures:
     """Times beam search ("beam") and greedy search of the base model."""
     config = job["configs"]["base"]
-    model = marian_model(config["model"], job["search_vocabulary_size"])
-    kept = np.load(Path(job["folder"]) / "sentences.npz")
-    longest = config["decode"]["max_length"]
-    sentences = [ids[-longest:] for ids in np.split(kept["ids"], kept["offsets"][1:-1])]
+    size = job["vocabulary_size"]
+    model = marian_model(config["model"], size)
+    sentences = newstest_sentences(job["sentences"], config["decode"]["max_length"], size)
+    rows = job["marian_rows"]
     beams = {"beam": config["decode"]["beam_size"], "greedy": 1}
-    figures = {mode: timed(model, sentences, job["marian_rows"], n) for mode, n in beams.items()}
+    figures = {mode: timed_search(model, sentences, rows, n) for mode, n in beams.items()}
     return figures | {"peak_gib": peak_gib()}
 
 
-def timed(model: Any, sentences: list[np.ndarray], rows: int, beams: int) -> Figures:
+def timed_search(model: Any, sentences: list[np.ndarray], rows: int, beams: int) -> Figures:
     """Times passes over all sentences, after a search of the batch of the longest ones."""
     longest = sorted(sentences, key=len)[-rows:]
-    output = 0
-
-    def run() -> None:
-        nonlocal output
-        output = translate(model, sentences, rows, beams)
-
-    warm_up = blocks(lambda: translate(model, longest, rows, beams), 1)[0]
-    second = statistics.median(blocks(run, SEARCHES))
-    speeds = {"tokens_per_s": output / second, "sentences_per_s": len(sentences) / second}
-    return speeds | {"output_tokens": output, "compile_s": warm_up, "beam": beams}
+    output = list[int]()
+    warm_up = timed(lambda: translate(model, longest, rows, beams))
+    second = timed(lambda: output.append(translate(model, sentences, rows, beams)), SEARCHES)
+    rates = {"tokens_per_s": output[-1] / second, "sentences_per_s": len(sentences) / second}
+    return rates | {"output_tokens": output[-1], "compile_s": warm_up, "beam": beams}
 
 
 def main() -> None:

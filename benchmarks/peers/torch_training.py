@@ -16,13 +16,13 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from process import peak_mib, seconds_since_start
+from process import peak_mib, seconds_since_start, speeds
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -215,19 +215,23 @@ def losses(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Te
     return (1 - smoothing) * nats - smoothing * log_probs.mean(), nats.detach()
 
 
-def peak_learning_rate(config: dict[str, Any]) -> float:
-    """The peak of the schedule; by default that of Vaswani et al. 2017, equation 3."""
+def make_optimizer(model: nn.Module, config: dict[str, Any]) -> tuple[Any, Any]:
+    """Adam, and its schedule; the peak is by default that of Vaswani et al. 2017, equation 3."""
     train = config["train"]
-    by_paper = (config["model"]["d_model"] * train["warmup_steps"]) ** -0.5
-    return float(train["peak_learning_rate"] or by_paper)
-
-
-def learning_rate(train: dict[str, Any]) -> Callable[[int], float]:
-    """Maps the number of an update, from 0, to the share of the peak learning rate."""
     if train["schedule"] != "rsqrt":
         raise SystemExit(f"train.schedule={train['schedule']!r}: the peer has 'rsqrt' only.")
     warmup = train["warmup_steps"]
-    return lambda update: min((update + 1) / warmup, (warmup / (update + 1)) ** 0.5)
+    peak = train["peak_learning_rate"] or (config["model"]["d_model"] * warmup) ** -0.5
+    betas = (train["adam_b1"], train["adam_b2"])
+    adam = torch.optim.Adam(
+        model.parameters(), float(peak), betas, train["adam_epsilon"], fused=True
+    )
+
+    def share(update: int) -> float:
+        """The share of the peak that update number `update`, from 0, takes."""
+        return min((update + 1) / warmup, (warmup / (update + 1)) ** 0.5)
+
+    return adam, torch.optim.lr_scheduler.LambdaLR(adam, share)
 
 
 class Trainer:
@@ -243,16 +247,7 @@ class Trainer:
         self.model = {"marian": Marian, "torch": TorchTransformer}[name](
             config["model"], size, longest
         ).train()
-        betas = (self.train["adam_b1"], self.train["adam_b2"])
-        self.optimizer = torch.optim.Adam(
-            self.model.parameters(),
-            peak_learning_rate(config),
-            betas,
-            self.train["adam_epsilon"],
-            fused=True,
-        )
-        rate = learning_rate(self.train)
-        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, rate)
+        self.optimizer, self.schedule = make_optimizer(self.model, config)
         self.batches = endless(load_pairs(Path(task["pairs"])), config)
 
     def step(self) -> tuple[np.ndarray, Tensor]:
@@ -285,18 +280,12 @@ def measure(task: dict[str, Any], name: str) -> dict[str, float]:
         counts += of_step
         nats += nats_per_token * int(of_step[1])
     seconds = time.perf_counter() - started
-    src_tokens, tgt_tokens, slots = map(int, counts)
-    parameters = sum(p.numel() for p in trainer.model.parameters() if p.requires_grad)
-    return {
-        "tokens_per_s": (src_tokens + tgt_tokens) / seconds,
-        "target_tokens_per_s": tgt_tokens / seconds,
-        "target_tokens_per_step": tgt_tokens / task["steps"],
-        "seconds_per_step": seconds / task["steps"],
-        "padding": 1 - (src_tokens + tgt_tokens) / slots,
+    src, tgt, slots = map(int, counts)
+    return speeds(src, tgt, slots, task["steps"], seconds) | {
         "peak_mib": peak_mib(),
-        "parameters": parameters,
+        "parameters": sum(p.numel() for p in trainer.model.parameters() if p.requires_grad),
         "first_step_s": first_step,
-        "nats_per_token": float(nats) / tgt_tokens,
+        "nats_per_token": float(nats) / tgt,
     }
 
 
