@@ -71,7 +71,7 @@ def test_the_package_names_what_a_program_calls():
 def test_a_run_says_what_it_is():
     folder = runs.trained_run()
     assert re.fullmatch(
-        rf"<Run {folder}: en to de, [0-9,]+ parameters, checkpoint {runs.STEPS}>", repr(run())
+        rf"<Run {folder}: en→de, [0-9,]+ parameters, checkpoint {runs.STEPS}>", repr(run())
     )
 
 
@@ -114,7 +114,7 @@ def test_an_ensemble_has_one_direction(tmp_path):
     config["data"] |= {"src": "de", "tgt": "en"}
     (other / "config.json").write_text(json.dumps(config))
     (other / "run.sha256.json").unlink()
-    with pytest.raises(ConfigError, match="other translates de to en, and the first run en to de"):
+    with pytest.raises(ConfigError, match="other translates de→en, and the first run en→de"):
         load([runs.trained_run(), other])
 
 
