@@ -1,5 +1,6 @@
 """TFDS data sets, read and prepared without TensorFlow."""
 
+import contextlib
 import os
 import pickle
 import subprocess
@@ -308,6 +309,7 @@ def test_prepare_says_what_failed_and_the_way_round(tmp_path, monkeypatch, troub
     manual = tmp_path / "data" / "downloads" / "manual"
     manual.mkdir(parents=True)
     data = config(tmp_path / "data")
+    server = serve_as_wmt(tmp_path / "wmt")
     if trouble == "missing":
         archive.unlink()
     elif trouble == "broken":
@@ -316,9 +318,10 @@ def test_prepare_says_what_failed_and_the_way_round(tmp_path, monkeypatch, troub
         data = config(tmp_path / "data", name="wmt14_translate/cs-en", tgt="cs")
     elif trouble == "other":
         archive.rename(manual / archive.name)
+        server = contextlib.nullcontext()  # TFDS knows the sums of the real addresses
     if trouble in ("offline", "other"):
         monkeypatch.setattr("tensorflow_datasets.core.download.downloader._open_url", refuse)
-    with serve_as_wmt(tmp_path / "wmt"), pytest.raises(DataError) as error:
+    with server, pytest.raises(DataError) as error:
         tfds_corpus.prepare(data)
     message = str(error.value)
     assert all(part in message for part in [*want, str(manual)]), message
