@@ -1,5 +1,6 @@
 """What may change between two calls of `train`, and paths that are valid everywhere."""
 
+from tests.fixtures.keys import other_value
 from transformer_jax.config.changes import (
     immutable_differences,
     mutable_differences,
@@ -12,22 +13,20 @@ from transformer_jax.config.schema import KEYS, Config, value_at
 
 def test_immutable_differences_name_contradicting_keys_and_no_mutable_one():
     old = Config()
-    mutable = {
-        "mesh.data": 2,
-        "data.path": "elsewhere",
-        "train.steps": 5,
-        "train.accumulate_steps": 2,
-        "train.remat": True,
-        "decode.beam_size": 9,
-        "train.checkpoint_every": 7,
-    }
-    assert immutable_differences(old, with_values(old, mutable)) == {}
+    mutable = {"mesh.data": 2, "train.steps": 5, "decode.beam_size": 9}
     new = with_values(old, mutable | {"model.num_heads": 4, "seed": 1, "data.train": ("other",)})
     assert list(immutable_differences(old, new).values()) == [
         "model.num_heads: the run has 8, the config now says 4",
         "data.train: the run has ('train',), the config now says ('other',)",
         "seed: the run has 0, the config now says 1",
     ]
+
+
+def test_another_value_of_any_key_is_one_difference_of_its_kind():
+    for name, key in KEYS.items():
+        new = with_values(Config(), {name: other_value(name, key.default)})
+        assert list(immutable_differences(Config(), new)) == [name] * (not key.mutable)
+        assert len(mutable_differences(Config(), new)) == key.mutable, name
 
 
 def test_what_shapes_the_weights_or_the_batches_is_immutable():

@@ -2,11 +2,10 @@
 
 import pytest
 
-from transformer_jax.config import lookup
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.files import split_overrides
-from transformer_jax.config.lookup import known_key, nearest_key
-from transformer_jax.config.schema import KEYS, Config
+from transformer_jax.config.lookup import nearest_key
+from transformer_jax.config.schema import Config
 from transformer_jax.config.serialization import from_config_dict
 from transformer_jax.errors import ConfigError
 
@@ -37,17 +36,6 @@ def test_the_nearest_key_is_suggested(given_name, nearest):
     assert str(caught.value).startswith(f"{given_name} is not a key of the config. {suggestion}")
 
 
-@pytest.mark.parametrize("tree", [{"model": {"d_modle": 1}}, {"d_modle": 1}, {"modle": {}}])
-def test_an_unknown_key_of_a_config_file_is_refused(tree):
-    with pytest.raises(ConfigError, match=r"d?_?modle is not a key of the config"):
-        from_config_dict(tree)
-
-
-def test_a_section_is_not_a_key():
-    with pytest.raises(ConfigError, match="model is a section of the config.*model.d_model"):
-        with_values(Config(), {"model": 1})
-
-
 @pytest.mark.parametrize(
     ("section", "last", "value", "replacement"),
     [
@@ -55,20 +43,12 @@ def test_a_section_is_not_a_key():
         ("model", "scale_attention", False, "model.score"),
     ],
 )
-def test_an_old_key_names_its_replacement(section, last, value, replacement, monkeypatch):
+def test_an_old_key_names_its_replacement(section, last, value, replacement):
     name = f"{section}.{last}"
-    present = {known: key for known, key in KEYS.items() if known != name}
-    monkeypatch.setattr(lookup, "KEYS", present)
     for use in (
         lambda: split_overrides([f"--config.{name}={value}"]),
         lambda: from_config_dict({section: {last: value}}),
         lambda: with_values(Config(), {name: value}),
     ):
-        with pytest.raises(ConfigError) as caught:
+        with pytest.raises(ConfigError, match=f"^{name} is now {replacement}.$"):
             use()
-        assert str(caught.value) == f"{name} is now {replacement}."
-
-
-def test_a_section_that_is_misspelled_is_suggested():
-    with pytest.raises(ConfigError, match="trian is not a key of the config. Did you mean train?"):
-        known_key("trian")

@@ -6,10 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_jax.config import old_keys
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.keys import Key
-from transformer_jax.config.old_keys import OldKey
 from transformer_jax.config.schema import KEYS, SECTIONS, Config, value_at
 from transformer_jax.config.serialization import (
     default_config_dict,
@@ -98,13 +96,9 @@ def test_the_default_config_dict_holds_every_key_with_its_type():
         tree.model.d_k = "wide"
 
 
-def test_an_old_key_of_a_config_json_is_converted(monkeypatch):
-    heads = OldKey(("model.num_heads",), lambda heads: (heads,))
-    monkeypatch.setitem(old_keys.OLD_KEYS, "model.heads", heads)
-    recorded = {**dict.fromkeys(SECTIONS, {}), "model": {"heads": 4}}
-    assert from_json(json.dumps(recorded)) == with_values(Config(), {"model.num_heads": 4})
+def test_an_old_key_of_a_config_json_is_converted_and_a_lost_section_refused():
+    recorded = {**dict.fromkeys(SECTIONS, {}), "model": {"scale_attention": False}}
+    assert from_json(json.dumps(recorded)) == with_values(Config(), {"model.score": "dot"})
     del recorded["decode"]
     with pytest.raises(ConfigError, match="has lost its section decode"):
         from_json(json.dumps(recorded))
-    with pytest.raises(ConfigError, match="model.heads is now model.num_heads"):
-        from_config_dict({"model": {"heads": 4}})

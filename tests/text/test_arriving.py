@@ -1,5 +1,7 @@
 """Lines that arrive in parts have the subwords of whole lines, those of a word once it is over."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -82,24 +84,17 @@ def test_white_space_ends_a_word_where_the_vocabulary_makes_it_a_space(vocabular
     ],
 )
 def test_a_vocabulary_whose_words_depend_on_one_another_is_refused(change, reason, vocabulary):
-    class Changed:
-        size = vocabulary.size
-        normalizes_punctuation = vocabulary.normalizes_punctuation
-        pieces, normalize = vocabulary.pieces, vocabulary.normalize
-
-    own = Changed()
-    for name, value in change.items():
-        setattr(own, name, value)
+    names = ("size", "normalizes_punctuation", "pieces", "normalize")
+    own = SimpleNamespace(**{name: getattr(vocabulary, name) for name in names} | change)
     with pytest.raises(ConfigError, match=f"{reason}.*leave out --simultaneous"):
-        word_ends(own)  # type: ignore[arg-type]
+        word_ends(own)
 
 
 def test_subwords_that_change_once_they_are_read_are_an_error():
-    class Joins:
-        def encode_lines(self, lines):
-            return [np.array([*map(ord, lines[0].replace(" :", ":"))])]
+    def joined(lines):
+        return [np.array([*map(ord, lines[0].replace(" :", ":"))])]
 
-    line = ArrivingLine(Joins(), (" ",))  # type: ignore[arg-type]
+    line = ArrivingLine(SimpleNamespace(encode_lines=joined), (" ",))
     line.add("a ", False)
     with pytest.raises(DataError, match="not those of its words"):
         line.add(": b", True)

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.text.test_encoded import Characters, in_memory
 from transformer_jax.text.batches import (
     Batch,
-    Packed,
     TrainSource,
     bucket_lengths,
     bucket_rows,
@@ -30,7 +30,6 @@ from transformer_jax.text.batches import (
 )
 from transformer_jax.text.encoded import EncodedPairs, encode_corpus
 from transformer_jax.text.packing import plan_rows
-from transformer_jax.text.vocabulary import both_sides
 
 ROOT = Path(__file__).parents[2]
 EOS = 1
@@ -44,9 +43,7 @@ def corpus(lengths: list[tuple[int, int]]) -> EncodedPairs:
         [[next(next_id) for _ in range(pair[side] - 1)] + [EOS] for pair in lengths]
         for side in (0, 1)
     ]
-    ids = [np.array(sum(side, []), np.int32) for side in sides]
-    offsets = [np.cumsum([0, *map(len, side)], dtype=np.int64) for side in sides]
-    return EncodedPairs(ids[0], offsets[0], ids[1], offsets[1])
+    return in_memory(*sides)
 
 
 RANDOM = np.random.default_rng(0)
@@ -85,11 +82,6 @@ def stack(batches: list[Batch]) -> Batch:
     return jax.tree.map(lambda *parts: np.concatenate(parts), *batches)
 
 
-def rows_of(batch: Batch, rows: slice | np.ndarray) -> Batch:
-    """Some rows of a batch."""
-    return jax.tree.map(lambda x: x[rows], batch)
-
-
 # Training -------------------------------------------------------------------------------------
 
 
@@ -114,19 +106,11 @@ def test_every_epoch_holds_every_pair_once_in_an_order_of_its_own(rows):
     epochs = 3
     stream = stack([source[n] for n in range(-(-epochs * len(PLAN) // rows))])
     assert stream.src.ids.shape[1:] == (SRC_ROW,) and stream.tgt.ids.shape[1:] == (TGT_ROW,)
-    parts = [
-        rows_of(stream, slice(epoch * len(PLAN), (epoch + 1) * len(PLAN)))
-        for epoch in range(epochs)
-    ]
+    of_epochs = [slice(n * len(PLAN), (n + 1) * len(PLAN)) for n in range(epochs)]
+    parts = [stream.map(lambda x, own=own: x[own]) for own in of_epochs]
     for part in parts:
         assert pairs_in(part) == KEPT
     assert not any(same(one, two) for one, two in itertools.combinations(parts, 2))
-
-
-def test_the_stream_does_not_depend_on_the_rows_of_a_batch():
-    whole = TrainSource(ENCODED, PLAN, 120, seed=0)[1]
-    small = [TrainSource(ENCODED, PLAN, 8, seed=0)[n] for n in range(15, 30)]
-    assert same(whole, stack(small))
 
 
 def test_the_order_of_an_epoch_is_the_same_on_every_machine():
@@ -134,12 +118,6 @@ def test_the_order_of_an_epoch_is_the_same_on_every_machine():
     plan = plan_rows(np.full(8, 5), np.full(8, 5), 5, 5, seed=3)  # each pair fills a row
     stream = TrainSource(ENCODED, plan, 8, seed=3)._planned_rows(np.arange(8, 24))
     assert stream.tolist() == [4, 3, 1, 2, 7, 5, 6, 0, 7, 0, 3, 1, 2, 6, 5, 4]
-
-
-def test_another_seed_is_another_order():
-    source, other = (TrainSource(ENCODED, PLAN, len(PLAN), seed) for seed in (0, 1))
-    assert not same(source[0], other[0])
-    assert pairs_in(source[0]) == pairs_in(other[0]) == KEPT
 
 
 @pytest.mark.parametrize("start", [0, 5, 1_000_003])
@@ -159,59 +137,44 @@ def test_processes_share_the_rows_of_every_batch():
     for _ in range(5):
         batch = next(whole)
         for own, share in zip(rows, shares, strict=True):
-            assert same(next(share), rows_of(batch, own))
+            assert same(next(share), batch.map(lambda x, own=own: x[own]))
     for batches in (whole, *shares):
         batches.close()
 
 
 WORKERS_SCRIPT = """
 import contextlib
+import pickle
 import sys
-import numpy as np
+from pathlib import Path
 from transformer_jax.text.batches import train_batches
-from transformer_jax.text.encoded import EncodedPairs
-from transformer_jax.text.packing import plan_rows
 
 if __name__ == "__main__":
-    arrays = np.load(sys.argv[1])
-    encoded = EncodedPairs(*(arrays[name] for name in arrays.files))
-    plan = plan_rows(encoded.src_lengths(), encoded.tgt_lengths(), 24, 32, seed=0)
+    given, made = map(Path, sys.argv[1:])
+    encoded, plan = pickle.loads(given.read_bytes())
     batches = train_batches(encoded, plan, 8, seed=0, start_batch=4, num_workers=2)
     with contextlib.closing(batches):
-        made = [next(batches) for _ in range(5)]  # still held when the process ends
-        np.savez(sys.argv[2], *(x for batch in made for side in batch[:2] for x in side))
+        held = [next(batches) for _ in range(5)]  # until the process ends
+        made.write_bytes(pickle.dumps(held))
         sys.exit(3)  # as a run that ends by an error
 """
 
 
 @pytest.mark.slow("starts worker processes")
 def test_worker_processes_make_the_same_batches_and_end_with_the_run(tmp_path):
-    script, given_file, made_file = (tmp_path / n for n in ("run.py", "given.npz", "made.npz"))
+    script, given, made = (tmp_path / name for name in ("run.py", "given", "made"))
     script.write_text(WORKERS_SCRIPT)
-    np.savez(given_file, ENCODED.src_ids, ENCODED.src_offsets, ENCODED.tgt_ids, ENCODED.tgt_offsets)
-    command = [sys.executable, script, given_file, made_file]
+    given.write_bytes(pickle.dumps((ENCODED, PLAN)))
+    command = [sys.executable, script, given, made]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     run = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
     assert (run.returncode, run.stdout, run.stderr) == (3, "", "")
-    made = list(np.load(made_file).values())
     source = TrainSource(ENCODED, PLAN, 8, seed=0)
-    for i, number in enumerate(range(4, 9)):
-        src, tgt = (Packed(*made[begin : begin + 3]) for begin in (6 * i, 6 * i + 3))
-        assert same(Batch(src, tgt), source[number])
+    for number, batch in enumerate(pickle.loads(made.read_bytes()), start=4):
+        assert same(batch, source[number])
 
 
 def test_workers_map_the_corpus_themselves(tmp_path):
-    class Characters:
-        sizes = both_sides(200)
-        digest = "characters"
-
-        @property
-        def target(self):
-            return self
-
-        def encode_lines(self, lines, dropout=None):
-            return [np.array([ord(c) for c in line], np.int32) for line in lines]
-
     pairs = [("ab" * (1 + i % 9), "c" * 9) for i in range(5_000)]
     encoded = encode_corpus(pairs, Characters(), tmp_path, "key")
     plan = plan_rows(encoded.src_lengths(), encoded.tgt_lengths(), SRC_ROW, TGT_ROW, seed=0)
@@ -267,25 +230,26 @@ def test_a_row_ends_at_the_model_s_longest_unless_its_sentence_is_longer():
 
 def test_buckets_are_few_and_end_at_the_longest():
     assert bucket_lengths(512) == (16, 32, 64, 128, 256, 512)
-    assert bucket_lengths(100) == (16, 32, 64, 100)
-    assert bucket_lengths(16) == (16,)
-    assert bucket_lengths(10) == (10,)
-    assert bucket_lengths(100, longest=100) == (16, 32, 64, 100)
+    assert bucket_lengths(100) == bucket_lengths(100, longest=100) == (16, 32, 64, 100)
+    assert (bucket_lengths(16), bucket_lengths(10)) == ((16,), (10,))
     assert bucket_lengths(100, longest=401) == (16, 32, 64, 100, 200, 400, 800)
 
 
-def test_rows_of_a_bucket_fill_the_tokens():
-    most = {16: 256, 100: 40, 4_096: 1, 8_192: 1}
-    assert {n: bucket_rows(n, 4_096)[0] for n in most} == most
-    assert [bucket_rows(n, 4_096, 8)[0] for n in (16, 100, 500, 8_192)] == [256, 40, 8, 8]
-
-
-def test_rows_of_a_bucket_with_few_sentences():
-    assert bucket_rows(16, 4_096) == (256, 32, 4)
-    assert bucket_rows(64, 4_096) == (64, 8, 1)
-    assert bucket_rows(512, 4_096) == (8, 1)
-    assert bucket_rows(16, 4_096, 8) == (256, 32, 8)
-    assert bucket_rows(8_192, 4_096, 4) == (4,)
+@pytest.mark.parametrize(
+    ("length", "multiple", "rows"),
+    [
+        (16, 1, (256, 32, 4)),
+        (64, 1, (64, 8, 1)),
+        (100, 1, (40, 5, 1)),
+        (512, 1, (8, 1)),
+        (8_192, 1, (1,)),
+        (16, 8, (256, 32, 8)),
+        (500, 8, (8,)),
+        (8_192, 4, (4,)),
+    ],
+)
+def test_rows_of_a_bucket_fill_4096_tokens_or_an_eighth(length, multiple, rows):
+    assert bucket_rows(length, 4_096, multiple) == rows
 
 
 @pytest.mark.parametrize(
@@ -335,15 +299,12 @@ time.sleep(60)
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="this system cannot watch a process")
 def test_a_worker_ends_with_its_trainer_even_if_that_is_killed():
     trainer = subprocess.Popen(["sleep", "60"])
-    worker = subprocess.Popen(
-        [sys.executable, "-c", WORKER, str(trainer.pid)],
-        stdout=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": os.getcwd()},
-    )
+    command = [sys.executable, "-c", WORKER, str(trainer.pid)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    worker = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
     assert worker.stdout.readline() == b"watching\n"
     assert worker.poll() is None
     trainer.kill()
     trainer.wait()
     assert worker.wait(20) == 1
-    late = [sys.executable, "-c", WORKER, str(trainer.pid)]  # the trainer is gone at the start
-    assert subprocess.run(late, env=os.environ | {"PYTHONPATH": os.getcwd()}).returncode == 1
+    assert subprocess.run(command, env=environment).returncode == 1, "gone at the start"

@@ -1,5 +1,6 @@
 """Links between words: as subwords, in packed batches, and from each kind of corpus."""
 
+import dataclasses
 import logging
 import pickle
 
@@ -13,12 +14,12 @@ from transformer_jax.errors import DataError
 from transformer_jax.text.batches import TrainSource
 from transformer_jax.text.built_in_corpus import built_in_pairs
 from transformer_jax.text.corpora import open_corpus
-from transformer_jax.text.encoded import EncodedLinks, EncodedPairs
+from transformer_jax.text.encoded import EncodedLinks
 from transformer_jax.text.folder_corpus import AlignedWords, Pair
 from transformer_jax.text.links import _subword_links, encode_links, link_bits
 from transformer_jax.text.packing import plan_rows
 from transformer_jax.text.vocabulary_training import train_vocabulary
-from transformer_jax.text.words import words_of
+from transformer_jax.text.words import subword_words, words_of
 
 PAIRS = built_in_pairs("train", 60)
 LINES = [Pair(pair.src, pair.tgt) for pair in PAIRS]
@@ -40,20 +41,6 @@ def links_of(links: EncodedLinks, number: int) -> set[tuple[int, int]]:
     return set(zip(links.src[place].tolist(), links.tgt[place].tolist(), strict=True))
 
 
-def begins(pieces: list[str], words: tuple[str, ...]) -> list[int]:
-    """The word in which each subword begins; -1: none. By the characters, one at a time."""
-    text = list(words)
-    at = 0
-    found = []
-    starts = [sum(map(len, text[:n])) for n in range(len(text))]
-    for piece in pieces:
-        letters = piece.replace("\u2581", "")
-        inside = [n for n, start in enumerate(starts) if start <= at < start + len(text[n])]
-        found.append(inside[0] if letters and inside and piece != "</s>" else -1)
-        at += len(letters)
-    return found
-
-
 @pytest.mark.parametrize("link", [(1, 0), (0, 1)])
 def test_a_word_in_which_no_subword_begins_has_no_link(link):
     """Not one to EOS either, whose word is -1."""
@@ -63,8 +50,8 @@ def test_a_word_in_which_no_subword_begins_has_no_link(link):
 
 def test_every_subword_of_a_word_is_linked_to_every_subword_of_its_words():
     for number, pair in enumerate(PAIRS):
-        src = begins(VOCABULARY.pieces(ENCODED.src(number)), pair.src_words)
-        tgt = begins(VOCABULARY.pieces(ENCODED.tgt(number)), pair.tgt_words)
+        src = subword_words(VOCABULARY.pieces(ENCODED.src(number)), pair.src_words)
+        tgt = subword_words(VOCABULARY.pieces(ENCODED.tgt(number)), pair.tgt_words)
         want = {
             (m, n) for m, i in enumerate(src) for n, j in enumerate(tgt) if (i, j) in pair.alignment
         }
@@ -73,9 +60,7 @@ def test_every_subword_of_a_word_is_linked_to_every_subword_of_its_words():
 
 
 def test_a_packed_batch_has_the_bits_of_its_pairs_links():
-    encoded = EncodedPairs(
-        ENCODED.src_ids, ENCODED.src_offsets, ENCODED.tgt_ids, ENCODED.tgt_offsets, links=LINKS
-    )
+    encoded = dataclasses.replace(ENCODED, links=LINKS)
     lengths = encoded.src_lengths(), encoded.tgt_lengths()
     plan = plan_rows(*lengths, 70, 65, seed=0)  # three numbers of 32 bits, the last not full
     source = TrainSource(encoded, plan, 5, seed=0)
@@ -142,8 +127,8 @@ def folder(tmp_path, stem="train", pairs=tuple(PAIRS)):
     sides = {
         "en": [" ".join(p.src_words) for p in pairs],
         "de": [" ".join(p.tgt_words) for p in pairs],
+        "align": [" ".join(f"{i}-{j}" for i, j in p.alignment) for p in pairs],
     }
-    sides["align"] = [" ".join(f"{i}-{j}" for i, j in p.alignment) for p in pairs]
     for suffix, lines in sides.items():
         runs.write_lines(tmp_path / f"{stem}.{suffix}", lines)
     return tmp_path
@@ -200,13 +185,10 @@ def test_other_sources_have_no_links(tmp_path):
 @pytest.mark.parametrize(("src", "tgt"), [("en", "de"), ("de", "en")])
 def test_the_built_in_corpus_has_gold_links_in_both_directions(src, tgt):
     built_in = corpus("", source="grammar", src=src, tgt=tgt)
-    pairs = built_in.split("test")
-    aligned = built_in.alignments("test")
+    [pair, aligned] = built_in.split("test")[0], built_in.alignments("test")[0]
     first = built_in_pairs("test", 1)[0]
-    assert {src: pairs[0].src, tgt: pairs[0].tgt} == {"en": first.src, "de": first.tgt}
-    assert {src: aligned[0].src, tgt: aligned[0].tgt} == {
-        "en": first.src_words,
-        "de": first.tgt_words,
-    }
+    assert {src: pair.src, tgt: pair.tgt} == {"en": first.src, "de": first.tgt}
+    words = {"en": first.src_words, "de": first.tgt_words}
+    assert {src: aligned.src, tgt: aligned.tgt} == words
     links = first.alignment if src == "en" else tuple(sorted((j, i) for i, j in first.alignment))
-    assert aligned[0].links == links
+    assert aligned.links == links

@@ -12,9 +12,7 @@ import pytest
 
 from tests import tiny_runs as runs
 from transformer_jax.config.data import DataConfig
-from transformer_jax.config.schema import value_at
 from transformer_jax.errors import DataError
-from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.corpora import Corpus, Pair, open_corpus
 from transformer_jax.text.parquet_corpus import ParquetPairs
 
@@ -116,35 +114,24 @@ def test_a_pipe_is_refused_instead_of_waited_for(tmp_path):
         corpus(tmp_path, valid=("train",)).split("train")
 
 
+LARGE = pa.struct([(one, pa.large_string()) for one in ("en", "de")])
+
+
 def test_the_fingerprint_is_of_the_texts_alone(tmp_path):
-    prints = []
-    for name, changes in {
-        "plain": {},
-        "groups": {"group": 7},
-        "gzip": {"compression": "gzip"},
-        "large": {"kind": pa.struct([(one, pa.large_string()) for one in ("en", "de")])},
-        "shards": {},
-        "other": {},
-        "swapped": {},
-    }.items():
-        folder = tmp_path / name
-        folder.mkdir()
-        pairs = PAIRS if name != "other" else [*PAIRS[:-1], Pair("source 2", "4 é")]
-        if name == "large":
-            pairs = [{"en": src, "de": tgt} for src, tgt in pairs]
-        if name == "shards":
-            for n, part in enumerate((PAIRS[:9], PAIRS[9:])):
-                write(folder / f"train-{n}-of-2.parquet", part)
-        else:
-            write(folder / "train.parquet", pairs, **changes)
-        sides = {"src": "de", "tgt": "en"} if name == "swapped" else {}
-        prints.append(corpus(folder, valid=("train",), **sides).fingerprint("train"))
-    assert len(set(prints[:5])) == 1 and len(set(prints)) == 3
-    [first, second] = [[Pair("a", "b c")], [Pair("a b", "c")]]
-    for name, pairs in (("one", first), ("two", second)):
-        write(tmp_path / f"{name}.parquet", pairs)
-    stems = corpus(tmp_path, train=("one",), valid=("two",))
-    assert stems.fingerprint("one") != stems.fingerprint("two")
+    write(tmp_path / "plain.parquet", PAIRS)
+    write(tmp_path / "groups.parquet", PAIRS, group=7, compression="gzip")
+    write(tmp_path / "large.parquet", [{"en": src, "de": tgt} for src, tgt in PAIRS], LARGE)
+    for n, part in enumerate((PAIRS[:9], PAIRS[9:])):
+        write(tmp_path / f"shards-{n}-of-2.parquet", part)
+    write(tmp_path / "other.parquet", [*PAIRS[:-1], Pair("source 2", "4 é")])
+    write(tmp_path / "moved.parquet", [Pair("a", "b c")])
+    write(tmp_path / "space.parquet", [Pair("a b", "c")])
+    found = corpus(tmp_path, train=("plain",), valid=("plain",))
+    same = {found.fingerprint(stem) for stem in ("plain", "groups", "large", "shards")}
+    others = {found.fingerprint(stem) for stem in ("other", "moved", "space")}
+    swapped = corpus(tmp_path, train=("plain",), valid=("plain",), src="de", tgt="en")
+    assert len(same) == 1
+    assert len({*same, *others, swapped.fingerprint("plain")}) == 5
 
 
 def test_without_validation_files_pairs_are_cut_off_as_from_text_files(tmp_path):
@@ -221,19 +208,3 @@ def test_damaged_files_are_one_line_or_give_the_pairs(tmp_path):
                 damaged += 1
                 assert "\n" not in str(error) and str(path) in str(error)
     assert damaged > len(whole) / 7
-
-
-def test_a_run_is_trained_on_parquet_files(tmp_path):
-    """With the same texts, its batches and losses are those of text files."""
-    text = runs.tiny_corpus()
-    for split in runs.SIZES:
-        sides = [runs.read_lines(text / f"{split}.{suffix}") for suffix in ("en", "de")]
-        write(tmp_path / f"{split}.parquet", list(zip(*sides, strict=True)), group=50)
-    changes = {"data__source": "parquet", "data__path": tmp_path, "train__steps": 3}
-    assert runs.train(tmp_path / "run", **changes) == 0
-    found = runs.metrics(tmp_path / "run")[0]
-    want = runs.metrics(runs.trained_run())[0]
-    assert found == want and found["step"] == 3
-    changed = ("data.source", "data.path")
-    config = RunFolder(tmp_path / "run").read_config()
-    assert [value_at(config, name) for name in changed] == ["parquet", str(tmp_path)]

@@ -4,7 +4,6 @@ import pytest
 
 from tests import tiny_runs as runs
 from transformer_jax.errors import DataError
-from transformer_jax.text.built_in_corpus import built_in_pairs
 from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.text.pharaoh import read_alignments
 from transformer_jax.text.words import words_of
@@ -41,11 +40,3 @@ def test_a_mistake_is_named_by_its_line(tmp_path, lines, want):
     with pytest.raises(DataError) as error:
         read_alignments(path, PAIRS)
     assert want in str(error.value) and "\n" not in str(error.value)
-
-
-def test_the_built_in_corpus_s_links_are_valid(tmp_path):
-    pairs = built_in_pairs("test", 50)
-    text = [" ".join(f"{i}-{j}" for i, j in pair.alignment) for pair in pairs]
-    spaced = [Pair(" ".join(pair.src_words), " ".join(pair.tgt_words)) for pair in pairs]
-    found = read_alignments(runs.write_lines(tmp_path / "gold", text), spaced)
-    assert found == [pair.alignment for pair in pairs]

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.text.test_encoded import Characters
 from transformer_jax.config.data import DataConfig
 from transformer_jax.errors import DataError
 from transformer_jax.text.batches import packed_batch, packed_sentences
@@ -17,7 +18,7 @@ from transformer_jax.text.corpora import Pair, open_corpus
 from transformer_jax.text.encoded import encode_corpus
 from transformer_jax.text.packing import plan_rows
 from transformer_jax.text.sources import encode_sources, positions_of
-from transformer_jax.text.vocabulary import EOS, both_sides
+from transformer_jax.text.vocabulary import EOS
 
 TEXTS = {
     "de": ["ein Hund", "zwei\tKatzen", "", "drei"],
@@ -32,22 +33,9 @@ PAIRS = [
 ]
 
 
-class Characters:
-    """A vocabulary whose ids are those of Unicode."""
-
-    digest = "characters"
-    sizes = both_sides(1_000)
-
-    @property
-    def target(self) -> "Characters":
-        return self
-
-    def encode_lines(self, lines, dropout=None):
-        return [np.array([ord(c) for c in line], np.int32) for line in lines]
-
-
 def spelled(ids) -> str:
-    return "".join("." if i == EOS else chr(i) for i in ids)
+    """The text of `Characters`' ids, with a full stop for EOS."""
+    return "".join("." if i == EOS else chr(Characters().size - 1 - i) for i in ids)
 
 
 def data(folder: Path, source: str = "files") -> DataConfig:
@@ -76,12 +64,8 @@ def test_every_source_file_needs_as_many_lines(tmp_path):
 
 def test_the_sentences_of_a_line_end_in_eos_and_a_line_without_text_has_none():
     found = encode_sources(Characters(), [pair.src for pair in PAIRS], 2)
-    assert [spelled(ids) for ids in found] == [
-        "ein Hund.un chien",
-        "zwei Katzen.deux chats",
-        "",
-        "drei.",
-    ]
+    want = ["ein Hund.un chien", "zwei Katzen.deux chats", "", "drei."]
+    assert [spelled(ids) for ids in found] == want
     assert {ids.dtype for ids in found} == {np.dtype("int32")}
     assert spelled(encode_sources(Characters(), ["a\tb\t\td"], 4)[0]) == "a.b..d"
     assert spelled(encode_sources(Characters(), ["a\tb"], 1)[0]) == "a\tb", "white space"

@@ -1,7 +1,6 @@
 """From a config to what training reads."""
 
 import logging
-import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +11,7 @@ import pytest
 from tests import tiny_runs as runs
 from tests.fixtures.keys import other_value
 from tests.fixtures.tiny import tiny_model
+from tests.text.test_encoded import in_memory
 from transformer_jax.config.changes import of_other_direction
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import KEYS
@@ -20,9 +20,7 @@ from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.model.parameters import abstract_params
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.corpora import open_corpus
-from transformer_jax.text.encoded import EncodedPairs
 from transformer_jax.text.folder_corpus import Pair
-from transformer_jax.text.packing import source_row_length
 from transformer_jax.text.vocabulary import EOS, load_vocabulary
 from transformer_jax.text.vocabulary_training import train_vocabulary
 from transformer_jax.training import data, text_checks
@@ -32,6 +30,12 @@ from transformer_jax.training.program import BatchShape
 
 def load(folder: Path, **changes) -> TrainingData:
     return load_data(runs.tiny_config(**changes), RunFolder(folder))
+
+
+@pytest.fixture
+def corpus(tmp_path) -> Path:
+    """A copy of the tiny corpus to change."""
+    return Path(shutil.copytree(runs.tiny_corpus(), tmp_path / "corpus"))
 
 
 def pairs_in(batches) -> list[tuple[list[int], list[int]]]:
@@ -55,9 +59,8 @@ def test_loading_writes_nothing_into_the_run_s_folder(tmp_path):
 
 
 def test_the_other_direction_has_the_same_pairs_with_their_sides_exchanged(tmp_path):
-    config = runs.tiny_config(
-        train__agreement_weight=0.0, train__row_length=72, data__max_length=40
-    )
+    lengths = {"train__row_length": 72, "data__max_length": 40}
+    config = runs.tiny_config(train__agreement_weight=0.0, **lengths)
     one = load_data(config, RunFolder(tmp_path))
     other = one.of_other_direction(of_other_direction(config))
     for split in ("train", "valid"):
@@ -76,11 +79,7 @@ def test_the_other_direction_has_the_same_pairs_with_their_sides_exchanged(tmp_p
 
 def test_the_rows_of_a_batch_follow_from_the_target_s_fill():
     """Sources of one subword leave their rows nearly empty."""
-    ids = [np.full(n, 7) for n in (1, 16)]
-    count = 64
-    sides = [np.concatenate([np.append(one, EOS)] * count) for one in ids]
-    offsets = [np.arange(count + 1) * (len(one) + 1) for one in ids]
-    pairs = EncodedPairs(sides[0], offsets[0], sides[1], offsets[1])
+    pairs = in_memory([[7, EOS]] * 64, [[7] * 16 + [EOS]] * 64)
     train = TrainConfig(row_length=17, tokens_per_batch=17 * 16, rows_multiple=1)
     plan, shape = data._plan_training(pairs, train, 17, seed=0)
     assert plan.tgt_fill == 1.0 and plan.src_fill < 0.5
@@ -120,26 +119,22 @@ def test_validation_is_every_pair_once_in_batches_of_one_shape(tmp_path):
     assert pairs_in(batches) == pairs_of(data.valid)
 
 
-def test_what_is_cut_off_for_validation_is_not_trained_on(tmp_path, caplog):
+def test_what_is_cut_off_for_validation_is_not_trained_on(corpus, tmp_path, caplog):
     for suffix in ("en", "de"):
-        shutil.copy(runs.tiny_corpus() / f"train.{suffix}", tmp_path)
+        (corpus / f"valid.{suffix}").unlink()
     with caplog.at_level("INFO"):
-        found = load(tmp_path / "run", data__path=str(tmp_path), data__valid=(), seed=5)
+        found = load(tmp_path / "run", data__path=str(corpus), data__valid=(), seed=5)
     assert "285 training and 15 validation pairs" in caplog.text and "cut off" in caplog.text
     whole = pairs_of(found.train) + pairs_of(found.valid)
     pairs = [(p.src, p.tgt) for name in ("train", "valid") for p in found.corpus.split(name)]
-    lines = [runs.read_lines(tmp_path / f"train.{suffix}") for suffix in ("en", "de")]
+    lines = [runs.read_lines(corpus / f"train.{suffix}") for suffix in ("en", "de")]
     assert sorted(pairs) == sorted(zip(*lines, strict=True)) and len(whole) == 300
 
 
-def test_long_validation_pairs_lengthen_the_rows_and_none_is_left_out(tmp_path):
-    corpus = tmp_path / "corpus"
-    corpus.mkdir()
-    for path in runs.tiny_corpus().iterdir():
+def test_long_validation_pairs_lengthen_the_rows_and_none_is_left_out(corpus, tmp_path):
+    for path in corpus.glob("valid.*"):
         lines = runs.read_lines(path)
-        if path.stem == "valid":
-            lines = [*lines[:3], " ".join(lines[:6])]
-        runs.write_lines(corpus / path.name, lines)
+        runs.write_lines(path, [*lines[:3], " ".join(lines[:6])])
     data = load(tmp_path / "run", data__path=str(corpus))
     longest = int(max(data.valid.src_lengths().max(), data.valid.tgt_lengths().max()))
     assert longest > max(data.shape.src_length, data.shape.tgt_length)
@@ -148,13 +143,12 @@ def test_long_validation_pairs_lengthen_the_rows_and_none_is_left_out(tmp_path):
     assert pairs_in(data.valid_batches(np.arange(data.valid_shape.rows))) == pairs_of(data.valid)
 
 
-def test_a_validation_pair_exactly_at_the_length_limit_is_kept(tmp_path, caplog):
+def test_a_validation_pair_exactly_at_the_length_limit_is_kept(corpus, tmp_path, caplog):
     first = load(tmp_path / "first")
     limit = data.VALID_STRETCH * max(first.shape.src_length, first.shape.tgt_length)
     words = sorted(set(" ".join(runs.read_lines(runs.tiny_corpus() / "train.en")).split()))
     word = next(word for word in words if len(first.vocabulary.encode(f"{word} {word}")) == 2)
     lengths = [(limit, 5), (5, limit), (limit, limit), (limit + 1, 5), (5, limit + 1)]
-    corpus = Path(shutil.copytree(runs.tiny_corpus(), tmp_path / "corpus"))
     for side, language in enumerate(("en", "de")):  # EOS is the last subword of each
         lines = [" ".join([word] * (pair[side] - 1)) for pair in lengths]
         runs.write_lines(corpus / f"valid.{language}", lines)
@@ -171,18 +165,13 @@ def test_the_log_says_how_full_each_side_s_rows_are(tmp_path, caplog):
     with caplog.at_level(logging.INFO):
         found = load(tmp_path)
     plan, train = found.plan, found.train
-    fills = [
-        100 * lengths[plan.pair_order].sum() / (len(plan) * row_length)
-        for lengths, row_length in (
-            (train.src_lengths(), found.shape.src_length),
-            (train.tgt_lengths(), found.shape.tgt_length),
-        )
-    ]
-    assert f"{fills[0]:.1f}" != f"{fills[1]:.1f}"
-    logged = re.search(
-        r"source \(([\d.]+) % real\) and 48 target positions \(([\d.]+) % real", caplog.text
+    both = zip((train.src_lengths(), train.tgt_lengths()), found.shape.lengths, strict=True)
+    src, tgt = (
+        f"{100 * lengths[plan.pair_order].sum() / (len(plan) * row_length):.1f}"
+        for lengths, row_length in both
     )
-    assert logged and list(logged.groups()) == [f"{fill:.1f}" for fill in fills]
+    assert src != tgt
+    assert f"source ({src} % real) and 48 target positions ({tgt} % real" in caplog.text
 
 
 def test_training_skips_what_is_too_long_and_says_how_much(tmp_path, caplog):
@@ -211,30 +200,21 @@ def test_a_pair_that_fits_both_limits_is_trained_on(tmp_path):
     src, tgt = found.train.src_lengths(), found.train.tgt_lengths()
     fits = (src <= 40) & (tgt <= 40)
     assert len(found.plan.pair_order) == fits.sum() < len(src)
-    lengths = np.array([[38, 20], [10, 20]] + [[10, 20]] * 200)
-    assert source_row_length(*lengths.T, 40) == 40
-    assert source_row_length(*lengths[1:].T, 40) == 24
-
-
-def encoded(*pairs):
-    sides = ([np.array(ids) for ids in side] for side in zip(*pairs, strict=True))
-    arrays = ((np.concatenate(x), np.cumsum([0, *map(len, x)])) for x in sides)
-    (src, src_offsets), (tgt, tgt_offsets) = arrays
-    return EncodedPairs(src, src_offsets, tgt, tgt_offsets)
 
 
 def test_validation_text_that_training_shows_and_equal_sides_are_told(caplog, monkeypatch):
     monkeypatch.setattr(text_checks, "CHUNK_PAIRS", 3)
     vocabulary = SimpleNamespace(sizes=(9, 9), is_shared=True)
-    train = encoded(*(([i % 7, 1], [1]) for i in range(20)))
-    half = encoded(([3, 1], [1]), ([7, 1], [1]))
-    swapped = encoded(([1], [3, 1]))
+    train = in_memory([[i % 7, 1] for i in range(20)], [[1]] * 20)
+    half = in_memory([[3, 1], [7, 1]], [[1], [1]])
+    swapped = in_memory([[1]], [[3, 1]])
     text_checks.warn_of_known_pairs(train, half, vocabulary)
     assert "1 of 2 validation pairs are training pairs too" in caplog.text
     caplog.clear()
     text_checks.warn_of_known_pairs(train, swapped, vocabulary)
     assert not caplog.records
-    copies = encoded(*(([i % 7, 1], [i % 7, 1]) for i in range(4)), ([1], [2]))
+    sentences = [[i % 7, 1] for i in range(4)]
+    copies = in_memory([*sentences, [1]], [*sentences, [2]])
     text_checks.warn_of_known_pairs(copies, swapped, vocabulary)
     assert "in 4 of 5 training pairs both sides are equal" in caplog.text
     caplog.clear()
@@ -259,9 +239,7 @@ def test_the_batch_holds_about_the_tokens_that_are_asked_for(tmp_path):
     assert data.shape.rows % 8 == 0
     assert abs(tokens - 1200) <= 4 * data.shape.tgt_length
     nominal = nominal_shape(runs.tiny_config(train__tokens_per_batch=1200))
-    assert nominal == (24, 48, 48, False), (
-        "1,200 tokens at 97 % are 25.8 rows; the multiple of 8 is 24"
-    )
+    assert nominal == (24, 48, 48, False), "25.8 rows at 97 %, of which 24 is a multiple of 8"
     assert nominal_shape(runs.tiny_config(data__alignments=True)).has_links
 
 
@@ -274,56 +252,49 @@ def test_rows_may_be_exactly_as_long_as_the_learned_positions(shape):
         check_positions(ModelConfig(positions="learned", max_positions=47), *shapes)
 
 
-def test_a_test_text_that_training_shows_is_a_warning(caplog):
-    for test, warnings in (("test", 0), ("train[:5]", 1), ("train", 1)):
-        config = runs.tiny_config(data__train=("valid", "train[3:]"), data__test=(test,)).data
-        caplog.clear()
-        text_checks.warn_of_test_split(open_corpus(config), config, "")
-        assert caplog.text.count("and the test text") == warnings
-
-
-def test_a_copy_of_the_training_text_is_no_test_text(caplog, tmp_path):
-    corpus = Path(shutil.copytree(runs.tiny_corpus(), tmp_path / "corpus"))
-    config = runs.tiny_config(data__path=str(corpus)).data
-    text_checks.warn_of_test_split(open_corpus(config), config, "")
-    assert not caplog.text
-    shutil.copy(corpus / "train.de", corpus / "test.de")
-    text_checks.warn_of_test_split(open_corpus(config), config, "")
-    assert "data.test=('test',) has files of the training text" in caplog.text
-
-
-def test_a_source_language_without_text_is_a_warning(caplog):
-    """Its share of the pairs that have text; the last pair has none at all."""
-    sources = [[9, EOS, 8, EOS], [9, 9, EOS, EOS], [9, EOS, EOS], [EOS]]
-    offsets = np.cumsum([0, *map(len, sources)])
-    train = EncodedPairs(np.concatenate(sources), offsets, np.array([EOS] * 4), np.arange(5))
-    text_checks.warn_of_sources(train, ("en", "fr"))
-    assert caplog.messages == ["2 of 3 training pairs have no fr text"]
+@pytest.mark.parametrize(
+    ("test", "told"),
+    [
+        ("test", ""),
+        ("train[:5]", "data.train='train[3:]' and the test text 'train[:5]' share pairs"),
+        ("train", "data.train='train[3:]' and the test text 'train' share pairs"),
+        ("copied", "data.test=('copied',) has files of the training text"),
+        ("valid", "data.test=('valid',) is the validation text"),
+        ("absent", "there is no test split for a later `evaluate`: "),
+        ("", ""),
+    ],
+)
+def test_a_text_that_is_no_test_text_is_a_warning_unless_none_is_asked_for(
+    test, told, corpus, caplog
+):
+    shutil.copy(corpus / "train.de", corpus / "copied.de")
+    runs.write_lines(corpus / "copied.en", ["a"] * 300)
+    asked = {"data__train": ("train[3:]",), "data__test": (test,) if test else ()}
+    config = runs.tiny_config(data__path=str(corpus), **asked).data
+    opened = open_corpus(config)
+    text_checks.warn_of_test_split(opened, config, opened.fingerprint("valid"))
+    assert [message[: len(told)] for message in caplog.messages] == [told] * bool(told)
 
 
 @pytest.mark.parametrize(
-    ("french", "target", "told"),
+    ("sources", "target", "told"),
     [
-        ([8, EOS], [7, EOS], []),
-        ([9, EOS], [7, EOS], ["in 3 of 3 pairs the en text is the fr text"]),
-        ([8, EOS], [8, EOS], ["in 3 of 3 pairs the fr text is the translation"]),
-        ([8, EOS], [9, EOS], ["in 3 of 3 pairs the en text is the translation"]),
+        # A share of the pairs that have text: the last one has none at all.
+        (
+            [[9, EOS, 8, EOS], [9, 9, EOS, EOS], [9, EOS, EOS], [EOS]],
+            [EOS],
+            ["2 of 3 training pairs have no fr text"],
+        ),
+        ([[9, EOS, 8, EOS]] * 3, [7, EOS], []),
+        ([[9, EOS, 9, EOS]] * 3, [7, EOS], ["in 3 of 3 pairs the en text is the fr text"]),
+        ([[9, EOS, 8, EOS]] * 3, [8, EOS], ["in 3 of 3 pairs the fr text is the translation"]),
+        ([[9, EOS, 8, EOS]] * 3, [9, EOS], ["in 3 of 3 pairs the en text is the translation"]),
     ],
 )
-def test_a_source_that_is_there_twice_is_a_warning(caplog, french, target, told):
-    sources, targets = [[9, EOS, *french]] * 3, [target] * 3
-    offsets = (np.cumsum([0, *map(len, side)]) for side in (sources, targets))
-    ids = map(np.concatenate, (sources, targets))
-    train = EncodedPairs(*(x for both in zip(ids, offsets, strict=True) for x in both))
+def test_a_source_that_is_missing_or_there_twice_is_a_warning(caplog, sources, target, told):
+    train = in_memory(sources, [target] * len(sources))
     text_checks.warn_of_sources(train, ("en", "fr"))
     assert caplog.messages == told
-
-
-def test_a_test_text_that_is_the_validation_text_is_a_warning(caplog):
-    config = runs.tiny_config(data__test=("valid",)).data
-    corpus = open_corpus(config)
-    text_checks.warn_of_test_split(corpus, config, corpus.fingerprint("valid"))
-    assert "data.test=('valid',) is the validation text" in caplog.text
 
 
 def test_a_vocabulary_that_is_not_there_is_told(tmp_path, caplog):
@@ -332,16 +303,7 @@ def test_a_vocabulary_that_is_not_there_is_told(tmp_path, caplog):
     assert "vocabulary.path=/none.model is not there: the run's own" in caplog.text
 
 
-def test_a_missing_test_split_is_a_warning_unless_none_is_asked_for(tmp_path, caplog):
-    for test, warnings in (("test", 0), ("absent", 1), ("", 0)):
-        config = runs.tiny_config(data__test=(test,) if test else ()).data
-        caplog.clear()
-        text_checks.warn_of_test_split(open_corpus(config), config, "")
-        assert caplog.text.count("no test split for a later `evaluate`: ") == warnings
-
-
-def test_links_are_kept_for_as_many_pairs_as_the_config_says(tmp_path):
-    corpus = Path(shutil.copytree(runs.tiny_corpus(), tmp_path / "corpus"))
+def test_links_are_kept_for_as_many_pairs_as_the_config_says(corpus, tmp_path):
     runs.write_lines(corpus / "train.align", ["0-0"] * 300)
     changes = {"data__alignments": True, "data__aligned_pairs": 5}
     links = load(tmp_path / "run", data__path=str(corpus), **changes).train.links
@@ -386,13 +348,6 @@ def test_two_directions_need_one_vocabulary_for_both_sides():
         found.of_other_direction(runs.tiny_config(train__agreement_weight=0.5))
 
 
-@pytest.mark.parametrize("key", ["model__num_heads", "model__d_ff", "model__num_layers"])
-def test_another_model_s_weights_are_refused_by_key(key, tmp_path):
-    name = key.replace("__", ".")
-    with pytest.raises(RunError, match=rf"is a run of another model: {name}: the run has"):
-        load(tmp_path, train__init_from=str(runs.trained_run()), **{key: 4})
-
-
 def test_the_origin_may_differ_in_what_needs_no_other_weights(tmp_path):
     changes = {"model__dropout": 0.4, "model__dtype": "bfloat16", "model__window": 5}
     changes |= {"model__pattern": "strided", "model__stride": 2, "model__wait_k": 3}
@@ -414,15 +369,14 @@ def test_only_keys_without_other_weights_may_differ():
 
 def test_training_sees_several_segmentations_and_validation_the_usual_one(tmp_path):
     usual = load(tmp_path)
-    drawn = load(tmp_path, vocabulary__dropout=0.1, vocabulary__segmentations=3)
+    changes = {"vocabulary__dropout": 0.1, "vocabulary__segmentations": 3}
+    drawn, again = (load(tmp_path, **changes) for _ in range(2))
     assert len(drawn.train) == 3 * len(usual.train)
     assert len(drawn.plan.pair_order) > 2.8 * len(usual.plan.pair_order)
     assert drawn.train.src_offsets[-1] > 3.1 * usual.train.src_offsets[-1]
     assert pairs_of(drawn.valid) == pairs_of(usual.valid)
-    again = load(tmp_path, vocabulary__dropout=0.1, vocabulary__segmentations=3)
     assert pairs_of(again.train) == pairs_of(drawn.train)
-    other = load(tmp_path, vocabulary__dropout=0.1, vocabulary__segmentations=3, seed=1)
-    assert pairs_of(other.train) != pairs_of(drawn.train)
+    assert pairs_of(load(tmp_path, **changes, seed=1).train) != pairs_of(drawn.train)
 
 
 def test_a_unigram_vocabulary_has_no_merges_to_skip(tmp_path):
@@ -432,17 +386,14 @@ def test_a_unigram_vocabulary_has_no_merges_to_skip(tmp_path):
         load(tmp_path, **changes)
 
 
-def test_validation_on_the_training_text_is_refused(tmp_path):
+def test_validation_on_the_training_text_is_refused(corpus, tmp_path):
     for side in ("en", "de"):
-        text = (runs.tiny_corpus() / f"train.{side}").read_text()
-        for stem in ("train", "valid"):
-            (tmp_path / f"{stem}.{side}").write_text(text)
+        shutil.copy(corpus / f"train.{side}", corpus / f"valid.{side}")
     with pytest.raises(DataError, match=r"data.valid=\(\) is the training text"):
-        load(tmp_path / "run", data__path=str(tmp_path))
+        load(tmp_path / "run", data__path=str(corpus))
 
 
-def test_runs_with_other_seeds_share_split_and_vocabulary(tmp_path):
-    corpus = Path(shutil.copytree(runs.tiny_corpus(), tmp_path / "corpus"))
+def test_runs_with_other_seeds_share_split_and_vocabulary(corpus, tmp_path):
     for side in ("en", "de"):
         (corpus / f"valid.{side}").unlink()
     one, other, third = (

@@ -9,6 +9,7 @@ import pytest
 
 from tests import tiny_runs as runs
 from transformer_jax.runs.checkpoints import committed_steps
+from transformer_jax.training import loop
 from transformer_jax.training.patience import Patience, past_scores
 
 KEYS = {"train__valid_every": 2, "train__steps": 30, "train__checkpoint_every": 4}
@@ -49,58 +50,52 @@ def test_scores_of_the_past_are_those_of_validations_up_to_a_step(tmp_path):
     assert math.isnan(past_scores(tmp_path, 6)[-1][1])
 
 
-def validations_with(scores: list[float | None]):
-    """The module to patch, and validations whose scores are those of a list, not the model's.
+@pytest.fixture
+def train(tmp_path, monkeypatch):
+    """Trains a run whose validations have these scores, not the model's, and stops it at a step.
 
     None is a validation that a signal stops.
     """
-    from transformer_jax.training import loop
 
-    def make(*_):
+    def run(scores: list[float | None], stop: int, **changes) -> None:
         left = iter(scores)
 
         def validate(params):
             score = next(left)
             return None if score is None else ({"nats_per_token": -score}, score)
 
-        return validate
+        monkeypatch.setattr(loop, "make_validate", lambda *_: validate)
+        monkeypatch.setattr(loop.StopRequest, "at_step", lambda self, n: n == stop)
+        assert runs.train(tmp_path, **KEYS, **changes) == 0
 
-    return loop, make
+    return run
 
 
-def test_a_run_that_was_stopped_in_its_last_validation_trains_no_further(tmp_path, monkeypatch):
+def test_a_run_that_was_stopped_in_its_last_validation_trains_no_further(train, tmp_path):
     """With patience 1 the validation of step 4, which a signal stopped, ends the run."""
-    changes = KEYS | {"train__patience": 1}
-    for scores, stop in (([-5.0, None], 4), ([-6.0], 30)):
-        loop, make = validations_with(scores)
-        monkeypatch.setattr(loop, "make_validate", make)
-        monkeypatch.setattr(loop.StopRequest, "at_step", lambda self, n, at=stop: n == at)
-        assert runs.train(tmp_path, **changes) == 0
+    train([-5.0, None], stop=4, train__patience=1)
+    train([-6.0], stop=30, train__patience=1)
     assert [one["step"] for one in runs.metrics(tmp_path) if one["kind"] == "valid"] == [2, 4]
     assert committed_steps(tmp_path / "checkpoints")[-1] == 4
 
 
 def test_a_stopped_run_ends_where_the_scores_of_all_validations_say_and_keeps_its_best(
-    tmp_path, monkeypatch, caplog
+    train, tmp_path, caplog
 ):
     """Validations at 2, 4, ... score -9, -5, -6, -7, -8: with patience 3, step 10 is the last."""
-    table = [-9.0, -5.0, -6.0, -7.0, -8.0, -1.0]
-    changes = KEYS | {"train__patience": 3, "train__keep_last": 1}
-    for done, stop in ((0, 7), (7, 30)):
-        loop, make = validations_with(table[done // 2 :])
-        monkeypatch.setattr(loop, "make_validate", make)
-        monkeypatch.setattr(loop.StopRequest, "at_step", lambda self, n, at=stop: n == at)
-        with caplog.at_level(logging.INFO):
-            assert runs.train(tmp_path, **changes) == 0
+    changes = {"train__patience": 3, "train__keep_last": 1}
+    with caplog.at_level(logging.INFO):
+        train([-9.0, -5.0, -6.0], stop=7, **changes)
+        train([-7.0, -8.0, -1.0], stop=30, **changes)
     assert "training ends at step 10: train.patience=3: the last 3 validations" in caplog.text
     assert "that of step 4" in caplog.text and "trained to step 10" in caplog.text
     valid = [one["step"] for one in runs.metrics(tmp_path) if one["kind"] == "valid"]
     assert valid == [2, 4, 6, 8, 10]
     assert committed_steps(tmp_path / "checkpoints") == [4, 10]  # the best and the last
     # Called again, it does nothing: no data, program or checkpoints are used.
-    train = runs.tiny_config(**changes).train
-    states = (SimpleNamespace(step=10),)
+    config = runs.tiny_config(**KEYS, **changes)
     directions = [loop.Direction(tmp_path, None, None)]
     with caplog.at_level(logging.INFO):
-        assert loop.train_steps(states, train, None, directions, None) == 10
+        states = (SimpleNamespace(step=10),)
+        assert loop.train_steps(states, config.train, None, directions, None) == 10
     assert "nothing to do: trained to step 10 of train.steps=30; train.patience=3" in caplog.text

@@ -149,33 +149,36 @@ def test_a_full_disk_is_reported_and_harms_no_older_checkpoint(mode, tmp_path):
 # Several processes, other meshes -----------------------------------------------------------------
 
 
-def start_process(workdir: Path, preset: Path, port: int, index: int, log: Path):
+def start_two_processes(workdir: Path, values: dict, folder: Path) -> list:
+    """A run of two processes of two devices each; their logs are log0 and log1 in the folder."""
+    preset = runs.write_preset(folder / "preset.py", values)
+    port = runs.free_port()
     flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"
-    arguments = [f"--config={preset}", f"--workdir={workdir}", f"--coordinator=localhost:{port}"]
-    arguments += ["--num_processes=2", f"--process_id={index}"]
-    with log.open("wb") as file:
-        return subprocess.Popen(
-            [sys.executable, "-m", "transformer_jax", "train", *arguments],
-            cwd=ROOT,
-            env=os.environ | {"XLA_FLAGS": flags},
-            stderr=file,
-            stdout=subprocess.DEVNULL,
-        )
+    command = [sys.executable, "-m", "transformer_jax", "train", f"--config={preset}"]
+    command += [f"--workdir={workdir}", f"--coordinator=localhost:{port}", "--num_processes=2"]
+    started = []
+    for index in (0, 1):
+        with (folder / f"log{index}").open("wb") as log:
+            process = subprocess.Popen(
+                [*command, f"--process_id={index}"],
+                cwd=ROOT,
+                env=os.environ | {"XLA_FLAGS": flags},
+                stderr=log,
+                stdout=subprocess.DEVNULL,
+            )
+        started.append(process)
+    return started
 
 
 def test_a_run_moves_between_meshes_and_a_lost_process_ends_the_others(tmp_path):
     """One device to step 10; two processes of two devices, of which one is lost; then eight."""
     workdir = tmp_path / "run"
     assert runs.train(workdir, train__steps=10) == 0
-    values = runs.tiny_values(mesh__fsdp=2)
-    preset = runs.write_preset(tmp_path / "preset.py", values)
-    port = runs.free_port()
-    logs = [tmp_path / "log0", tmp_path / "log1"]
-    first, second = (start_process(workdir, preset, port, i, logs[i]) for i in (0, 1))
+    first, second = start_two_processes(workdir, runs.tiny_values(mesh__fsdp=2), tmp_path)
     wait_until(lambda: steps_of(workdir)[-1] >= 20, first)
     second.kill()
     assert first.wait(60) != 0
-    log = logs[0].read_text()
+    log = (tmp_path / "log0").read_text()
     # Whichever notices first: our own command, or JAX's client, which aborts the process.
     ours = "Start all processes again: the run continues from its last checkpoint."
     assert ours in log or "the JAX distributed service detected fatal errors" in log, log
@@ -199,16 +202,13 @@ def test_a_run_moves_between_meshes_and_a_lost_process_ends_the_others(tmp_path)
 def test_a_signal_to_one_of_two_processes_stops_both_at_one_step(tmp_path):
     workdir = tmp_path / "run"
     values = runs.tiny_values(train__steps=LONG, train__checkpoint_every=LONG)
-    preset = runs.write_preset(tmp_path / "preset.py", values)
-    port = runs.free_port()
-    logs = [tmp_path / "log0", tmp_path / "log1"]
-    both = [start_process(workdir, preset, port, i, logs[i]) for i in (0, 1)]
+    both = start_two_processes(workdir, values, tmp_path)
     wait_until(lambda: (workdir / "metrics.jsonl").exists() and runs.metrics(workdir), both[0])
     both[1].send_signal(signal.SIGTERM)
     assert [process.wait(60) for process in both] == [128 + signal.SIGTERM] * 2
     [step] = steps_of(workdir)
-    for log in logs:
-        last = log.read_text().splitlines()[-1]
+    for name in ("log0", "log1"):
+        last = (tmp_path / name).read_text().splitlines()[-1]
         assert last.startswith(
             f"transformer-jax: SIGTERM: stopped, with a checkpoint at step {step}"
         )
@@ -220,10 +220,8 @@ def test_a_lost_worker_of_the_input_pipeline_is_reported_in_one_line(tmp_path):
     workdir, log = tmp_path / "run", tmp_path / "log"
     process = runs.train_in_process(workdir, log, train__steps=LONG, train__data_workers=1)
     wait_until(lambda: steps_of(workdir), process)
-    listed = subprocess.run(
-        ["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True
-    )
-    for worker in listed.stdout.split():
+    workers = subprocess.check_output(["pgrep", "-P", str(process.pid)], text=True)
+    for worker in workers.split():
         os.kill(int(worker), signal.SIGKILL)
     process.join(60)
     assert process.exitcode == 2, "it goes on, or hangs"

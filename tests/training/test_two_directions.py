@@ -18,6 +18,7 @@ from tests.fixtures.tiny import (
     random_params,
     relative_error,
 )
+from tests.training.test_resume import assert_same_run
 from transformer_jax.config.changes import of_other_direction
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.train import TrainConfig
@@ -125,15 +126,6 @@ def test_without_a_bonus_each_direction_takes_the_steps_of_a_run_of_its_own():
 SETTINGS = {"train__steps": 12, "train__checkpoint_every": 5, "train__valid_every": 6}
 
 
-def assert_same_run(workdir, other):
-    """Metrics and the arrays of the last checkpoint, bit for bit."""
-    assert runs.metrics(workdir) == runs.metrics(other)
-    got, want = (runs.arrays(folder / "checkpoints" / "12") for folder in (workdir, other))
-    assert got.keys() == want.keys()
-    for name in want:
-        np.testing.assert_array_equal(got[name], want[name], err_msg=name)
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """The folder of a run of both directions."""
@@ -157,8 +149,8 @@ def test_a_kill_between_the_two_checkpoints_of_a_step_changes_nothing(trained, t
         assert runs.train(killed, train__agreement_weight=0.0, **SETTINGS) == 0
     assert "is now 10.unused" in caplog.text
     assert (killed / "reverse" / "checkpoints" / "10.unused").is_dir()
-    assert_same_run(killed, trained)
-    assert_same_run(killed / "reverse", trained / "reverse")
+    assert_same_run(killed, trained, "12")
+    assert_same_run(killed / "reverse", trained / "reverse", "12")
     agreed = [r["agreement_per_token"] for r in runs.metrics(killed) if r["kind"] == "train"]
     assert all(0 < one < 1 for one in agreed) and len(agreed) == 4
 

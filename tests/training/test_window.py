@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.training import closed_forms
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.train import TrainConfig
 from transformer_jax.text.vocabulary import both_sides
@@ -19,20 +20,11 @@ VOCABULARY = 256  # a multiple of 128, so that padding adds nothing
 SRC_MEAN, TGT_MEAN, PAIRS = 7, 5, 10  # subwords a sentence, and sentences
 
 
-class Clock:
-    """Replaces time.perf_counter and shows the time that the test sets."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock(monkeypatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr("time.perf_counter", made)
+def clock(monkeypatch) -> SimpleNamespace:
+    """Replaces time.perf_counter, which shows the time that the test sets."""
+    made = SimpleNamespace(now=100.0)
+    monkeypatch.setattr("time.perf_counter", lambda: made.now)
     return made
 
 
@@ -96,6 +88,7 @@ def test_sums_are_divided_by_target_tokens_and_norms_by_steps(clock):
         "token_accuracy": 0.25,
         "grad_norm": 7.0,
         "agreement_per_token": 0.2,
+        "padding_share": 0.2,  # of both sides
     }
     assert {name: values[name] for name in want} == pytest.approx(want)
 
@@ -111,37 +104,21 @@ def test_time_in_validation_does_not_count(clock):
     assert rates(read(state(src_tokens=600, tgt_tokens=400))) == (150, 100)
 
 
-def test_the_share_of_padding_is_of_both_sides(clock):
-    read = make_reader()
-    clock.now += 1
-    values = read(state(src_tokens=600, tgt_tokens=400, slots=1_250))
-    assert values["padding_share"] == pytest.approx(0.2)
-
-
 def test_the_perplexity_of_any_loss_is_a_number():
     assert perplexity(1.5) == math.exp(1.5)
     assert perplexity(1e30) == perplexity(700.0) == math.exp(700.0)
     assert math.isnan(perplexity(math.nan))
 
 
-def flops_of_a_pair() -> int:
-    """Forward and backward of one pair of mean length: 6 FLOPs a weight and position.
-
-    QK^T and weights V are 2 d_model multiply-adds for each pair of positions.
-    """
-    d, f, src, tgt = MODEL.d_model, MODEL.d_ff, SRC_MEAN, TGT_MEAN
-    encoder = src * (4 * d * d + 2 * d * f) + 2 * d * src * src
-    decoder = tgt * (6 * d * d + 2 * d * f) + src * 2 * d * d + 2 * d * (tgt * tgt + tgt * src)
-    return 6 * (MODEL.num_layers * (encoder + decoder) + tgt * d * VOCABULARY)
-
-
-def test_mfu_is_of_target_tokens_with_their_source_over_all_devices(clock, monkeypatch):
-    monkeypatch.setattr(cost, "device_peak", lambda dtype: 1e9)
+@pytest.mark.parametrize("peak", [1e9, None])
+def test_mfu_is_of_target_tokens_with_their_source_over_all_devices(peak, clock, monkeypatch):
+    monkeypatch.setattr(cost, "device_peak", lambda dtype: peak)
     read = make_reader(devices=4)
     clock.now += 2
     values = read(state(src_tokens=700, tgt_tokens=500))
-    flops_per_second = 100 * flops_of_a_pair() / 2  # 500 target tokens are 100 pairs
-    assert values["mfu"] == pytest.approx(flops_per_second / 4e9)
+    of_a_pair = closed_forms.training_flops(MODEL, VOCABULARY, SRC_MEAN, TGT_MEAN)
+    flops_per_second = 100 * of_a_pair / 2  # 500 target tokens are 100 pairs
+    assert values.get("mfu") == (pytest.approx(flops_per_second / 4e9) if peak else None)
 
 
 def test_an_auxiliary_loss_is_reported_without_its_weight_per_target_token(clock):
@@ -151,10 +128,3 @@ def test_an_auxiliary_loss_is_reported_without_its_weight_per_target_token(clock
     values = read(state(tgt_tokens=400, auxiliary={"coverage": 5.0}))
     assert values["coverage_loss_per_token"] == 5.0 / 0.25 / 400
     assert not any("coverage" in name for name in read_without(state(tgt_tokens=400)))
-
-
-def test_without_a_known_peak_there_is_no_mfu(clock, monkeypatch):
-    monkeypatch.setattr(cost, "device_peak", lambda dtype: None)
-    read = make_reader()
-    clock.now += 1
-    assert "mfu" not in read(state(src_tokens=7, tgt_tokens=5))

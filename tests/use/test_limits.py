@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.tiny_runs import command, tiny_config, train
+from tests.training import closed_forms
 from transformer_jax.config.schema import MeshConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.parallel.mesh import make_mesh
@@ -18,8 +19,6 @@ GIB = limits.GIB
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("model__d_model", 10**9, "model.d_model=1000000000 is above 1000000"),
-        ("model__num_layers", 10**5, "model.num_layers=100000 is above 1000"),
         ("model__d_ff", 10**9, "model.d_ff=1000000000 is above 1000000"),
         ("train__row_length", 10**8, "The model's state and one batch alone need"),
         ("train__data_workers", 10**6, "train.data_workers=1000000 is above"),
@@ -39,9 +38,7 @@ def test_the_state_and_the_batch_are_counted_by_device(monkeypatch):
     config = tiny_config()
     shape = BatchShape(rows=8, src_length=48, tgt_length=40)
     mesh = make_mesh(MeshConfig())
-    parameters = 512 * 16 + 2 * (4 * 16 * 16 + 2 * 16 * 32 + 32 + 16) + 4 * 16 * 16
-    parameters += 2 * 16 * (2 + 3 + 2)  # norms, and the last one of each stack, which is pre-norm
-    need = 16 * parameters + 8 * (48 + 40) * (12 + 4 * 16)
+    need = 16 * closed_forms.parameters(config.model, 512) + 8 * (48 + 40) * (12 + 4 * 16)
     monkeypatch.setattr(limits, "device_memory", lambda mesh: need)
     limits.check_sizes(config, mesh, shape)
     monkeypatch.setattr(limits, "device_memory", lambda mesh: need - 1)

@@ -1,7 +1,5 @@
 """The `train` command: what it writes, what it starts from, what it prints first."""
 
-import contextlib
-import functools
 import itertools
 import json
 import re
@@ -13,9 +11,11 @@ import numpy as np
 import pytest
 
 from tests import tiny_runs as runs
+from tests.training import closed_forms
 from tests.training.test_loop import MEASURED, lines
 from transformer_jax.api import load
 from transformer_jax.commands.evaluate import evaluate
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import MeshConfig
 from transformer_jax.config.train import TrainConfig
 from transformer_jax.errors import ConfigError
@@ -31,16 +31,9 @@ from transformer_jax.use.description import describe
 
 def test_a_run_leaves_what_the_design_says():
     workdir = runs.trained_run()
-    assert {path.name for path in workdir.iterdir()} == {
-        ".lock",
-        "config.json",
-        "corpus.sha256",
-        "vocabulary.model",
-        "run.sha256.json",
-        "checkpoints",
-        "metrics.jsonl",
-        "tensorboard",
-    }
+    written = {"config.json", "corpus.sha256", "vocabulary.model", "run.sha256.json"}
+    written |= {".lock", "checkpoints", "metrics.jsonl", "tensorboard"}
+    assert {path.name for path in workdir.iterdir()} == written
     train, valid = lines(workdir, "train"), lines(workdir, "valid")
     assert [record["step"] for record in train] == [*range(3, 40, 3), 40]
     assert [record["step"] for record in valid] == [10, 20, 30, 40]
@@ -54,37 +47,32 @@ def test_a_run_leaves_what_the_design_says():
     assert valid[-1]["nats_per_token"] < valid[0]["nats_per_token"] - 0.5
 
 
-def test_a_run_starts_from_another_s_weights_and_vocabulary(tmp_path, caplog):
-    """With a learning rate too small to change them; its own corpus and text count for nothing."""
+def test_a_run_starts_from_another_s_weights_and_vocabulary_and_keeps_its_name(tmp_path, caplog):
+    """With a learning rate too small to change them; its own corpus and text count for nothing.
+
+    It is continued without the other's name, with the vocabulary's keys that it was begun with.
+    """
     origin = runs.trained_run()
-    changes = {"train__init_from": origin, "train__peak_learning_rate": 1e-30}
-    changes |= {"data__train": "test", "vocabulary__size": 300, "model__dropout": 0.3}
+    changes = {"data__train": "test", "vocabulary__size": 300, "model__dropout": 0.3}
+    changes["train__peak_learning_rate"] = 1e-30
     with caplog.at_level("INFO"):
-        assert runs.train(tmp_path, train__steps=1, **changes) == 0
+        assert runs.train(tmp_path, **changes, train__init_from=origin, train__steps=1) == 0
     assert f"starting from the weights of {origin}, checkpoint {runs.STEPS}" in caplog.text
     size = RunFolder(origin).read_config().vocabulary.size
     assert f"vocabulary.size is {size}, as in {origin}" in caplog.text
     assert RunFolder(tmp_path).read_config().vocabulary.size == size != 300
     vocabularies = [(folder / "vocabulary.model").read_bytes() for folder in (tmp_path, origin)]
     assert vocabularies[0] == vocabularies[1]
-    got, want = (
-        runs.arrays(tmp_path / "checkpoints/1"),
-        runs.arrays(origin / "checkpoints/40"),
-    )
+    places = (tmp_path / "checkpoints/1", origin / "checkpoints/40")
+    got, want = map(runs.arrays, places)
     assert got["rest.step"] == 1, "steps and optimizer start anew"
     for name in want:
         if name.startswith("params."):
             np.testing.assert_allclose(got[name], want[name], rtol=0, atol=1e-20, err_msg=name)
 
-
-@pytest.mark.slow("trains runs")
-def test_a_run_keeps_the_name_of_the_run_that_it_started_from(tmp_path, caplog):
-    """It is continued without the key, and with the vocabulary's keys that it was begun with."""
-    changes = {"vocabulary__size": 300, "train__checkpoint_every": 1}
-    origin = runs.trained_run()
-    assert runs.train(tmp_path, train__steps=1, train__init_from=origin, **changes) == 0
+    caplog.clear()
     with caplog.at_level("INFO"):
-        assert runs.train(tmp_path, train__steps=2, **changes) == 0
+        assert runs.train(tmp_path, **changes, train__steps=2) == 0
     assert "continuing from step 1" in caplog.text
     assert "init_from" not in caplog.text
     assert RunFolder(tmp_path).read_config().train.init_from == str(origin)
@@ -137,23 +125,14 @@ def test_a_dry_run_describes_the_run_and_writes_nothing(tmp_path, capsys, in_che
         "--config.model.num_layers=1",
     )
     assert list(tmp_path.iterdir()) == []
-    d = 512
-    f = 2048
-    attention = 4 * 512 * 512
-    norm = 2 * 512
-    feed_forward = 2 * d * f + f + d
-    layers = (attention + feed_forward + 2 * norm) + (2 * attention + feed_forward + 3 * norm)
-    parameters = layers + 37_120 * d
+    model = ModelConfig(num_layers=1)
+    parameters = closed_forms.parameters(model, 37_120)
     assert printed["parameters"] == f"{parameters:,} (vocabulary 37,000, padded to 37,120)"
     rows = 104  # the multiple of 8 nearest to 25,000 / (256 * 0.97)
     tokens = round(rows * 256 * 0.97)
     assert printed["batch"].startswith(f"{rows} rows of 256 source and 256 target positions, ")
     assert f"about {tokens:,} real target tokens (nominal 25,000)" in printed["batch"]
-    # 6 FLOPs a weight and position, embeddings and the vocabulary's padding apart, and 12 d for
-    # each pair of positions.
-    by_weights = 6 * 256 * (3 * attention + 2 * 2 * d * f + 37_000 * d)
-    by_pairs = 12 * d * 3 * 256 * 256
-    flops = rows * (by_weights + by_pairs)
+    flops = rows * closed_forms.training_flops(model, 37_000, 256, 256)
     assert printed["training FLOPs a step"].startswith(f"{flops:.3e} ")
     assert printed["training FLOPs of 100,000 steps"] == f"{flops * 100_000:.3e}"
     mebibytes = re.match(r"([\d,]+) MiB a device", printed["memory of the step"])[1]
@@ -164,38 +143,30 @@ def test_a_dry_run_describes_the_run_and_writes_nothing(tmp_path, capsys, in_che
     assert "prepare" in printed["data"]
 
 
-def test_a_dry_run_describes_the_vocabulary_and_the_corpus_that_would_be_used(
+def test_a_dry_run_describes_the_text_that_would_be_used_and_how_long_the_run_takes(
     tmp_path, capsys, monkeypatch
 ):
-    values = runs.tiny_values(vocabulary__size=300, data__source="grammar", data__path=None)
-    preset = runs.write_preset(tmp_path / "preset.py", values | {"data.pairs": 600})
+    """A clock that is one second later each time that it is read: two steps, three validations."""
+    values = runs.tiny_values(train__steps=1_000, vocabulary__size=300)
+    preset = runs.write_preset(tmp_path / "preset.py", values)
     model = runs.trained_run() / "vocabulary.model"
-    flags = f"--config={preset}", f"--workdir={tmp_path}/run", f"--config.vocabulary.path={model}"
-    printed = dry_run(capsys, *flags)
+    clock = SimpleNamespace(monotonic=itertools.count(1).__next__)
+    monkeypatch.setattr("transformer_jax.training.timing.time", clock)
+    measure = train.measure
+    two_steps = {"at_least": 2, "for_seconds": 0.0}
+    monkeypatch.setattr(
+        train, "measure", lambda *args, **named: measure(*args, **named | two_steps)
+    )
+    flags = f"--config={preset}", f"--workdir={tmp_path}/run"
+    printed = dry_run(capsys, *flags, f"--config.vocabulary.path={model}")
+    assert not (tmp_path / "run").exists()
     assert "(vocabulary 400, padded to 512)" in printed["parameters"]
     assert printed["data"] == (
-        "the built-in corpus, 600 training pairs: 600 pairs in train, 500 pairs in valid"
+        f"text files in {runs.tiny_corpus()}, en→de: 300 pairs in train, 24 pairs in valid"
     )
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_dry_run_says_how_long_the_run_and_an_epoch_take(tmp_path, capsys, monkeypatch):
-    """A clock that is one second later each time that it is read: two steps, three validations."""
-    preset = runs.write_preset(tmp_path / "preset.py", runs.tiny_values(train__steps=1_000))
-    now = itertools.count(1)
-    monkeypatch.setattr(
-        "transformer_jax.training.timing.time", SimpleNamespace(monotonic=now.__next__)
-    )
-    monkeypatch.setattr(train, "measure", functools.partial(measure_with, measure=train.measure))
-    printed = dry_run(capsys, f"--config={preset}", f"--workdir={tmp_path}/run")
     assert printed["epoch"] == "25.5 steps; 1,000 steps are 39.2 epochs"  # 204 rows, 8 a step
     # 1,000 steps, and 100 validations.
     assert printed["time"] == "1 s a step and 1 s a validation, 0:18:20 for 1,000 steps"
-
-
-def measure_with(*arguments, measure, **named):
-    """`measure` that stops after two steps."""
-    return measure(*arguments, **named | {"at_least": 2, "for_seconds": 0.0})
 
 
 def test_a_description_of_two_directions_two_vocabularies_and_micro_batches(monkeypatch):
@@ -238,27 +209,28 @@ def test_a_dry_run_counts_the_pairs_and_refuses_text_that_cannot_be_used(tmp_pat
     for name in ("train.en", "train.de", "test.en", "test.de"):
         shutil.copy(runs.tiny_corpus() / name, tmp_path)
     links = runs.write_lines(tmp_path / "train.align", ["0-0"] * 300)
-    weight = {"train.alignment_weight": 0.5}
-    values = {"data.path": str(tmp_path), "data.alignments": True} | weight
+    values = {"data.path": str(tmp_path), "data.alignments": True, "train.alignment_weight": 0.5}
     preset = runs.write_preset(tmp_path / "preset.py", runs.TINY | values)
     before = runs.contents(tmp_path)
     flags = [f"--config={preset}", f"--workdir={tmp_path}/run"]
     printed = dry_run(capsys, *flags)["data"]
     assert printed.endswith(": 285 pairs in train, 15 pairs in valid")
     assert runs.contents(tmp_path) == before
+
+    def refused() -> str:
+        assert runs.command("train", "--dry_run", *flags) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        return err
+
     runs.write_lines(links, ["0-0"] * 10)
-    assert runs.command("train", "--dry_run", *flags) == 2
-    assert "train.align has 10 lines for 300 pairs" in capsys.readouterr().err
+    assert "train.align has 10 lines for 300 pairs" in refused()
     links.unlink()
-    assert runs.command("train", "--dry_run", *flags) == 2
-    assert "train.align: no such file" in capsys.readouterr().err
+    assert "train.align: no such file" in refused()
     runs.write_lines(tmp_path / "train.de", ["a"])
-    assert runs.command("train", "--dry_run", *flags) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and "has 300 lines and" in err
+    assert "has 300 lines and" in refused()
     (tmp_path / "train.de").unlink()
-    assert runs.command("train", "--dry_run", *flags) == 2
-    assert "train.de: no such file" in capsys.readouterr().err
+    assert "train.de: no such file" in refused()
 
 
 def test_a_dry_run_refuses_a_folder_that_training_would_refuse(tmp_path, capsys, monkeypatch):
@@ -284,22 +256,16 @@ def test_a_dry_run_refuses_a_folder_that_training_would_refuse(tmp_path, capsys,
 
 
 def test_a_finished_run_is_not_changed_and_the_log_describes_it(caplog, tmp_path):
-    """The log has the lines of a dry run; a closed form gives the number of parameters."""
+    """The log has the lines of a dry run."""
     workdir = runs.copy_of_run(tmp_path / "run")
     before = runs.contents(workdir)
     with caplog.at_level("INFO"):
         assert runs.train(workdir) == 0
     assert runs.contents(workdir) == before
     assert "nothing to do: trained to step 40 of train.steps=40" in caplog.text
-    d, f = 16, 32
-    attention = 4 * d * d
-    feed_forward = 2 * d * f + f + d
-    norm = 2 * d
-    parameters = 512 * d + 3 * attention + 2 * feed_forward + 5 * norm + 2 * norm
-    assert f"parameters: {parameters:,} (vocabulary 400, padded to 512)" in caplog.text
     leaves = runs.arrays(workdir / "checkpoints" / "40")
-    sizes = [leaf.size for name, leaf in leaves.items() if name.startswith("params.")]
-    assert sum(sizes) == parameters
+    parameters = sum(x.size for name, x in leaves.items() if name.startswith("params."))
+    assert f"parameters: {parameters:,} (vocabulary 400, padded to 512)" in caplog.text
     logged = re.search(r"about ([\d,]+) real target tokens \(nominal 400\)", caplog.text)
     tokens = [record["target_tokens_per_step"] for record in lines(workdir, "train")]
     assert float(logged[1]) == pytest.approx(np.mean(tokens), rel=0.05)
@@ -323,17 +289,12 @@ def test_each_side_can_have_its_own_vocabulary(tmp_path):
     assert [link.tgt_words for link in run.align(src, tgt)] == [line.split() for line in tgt]
 
 
-@pytest.mark.parametrize(
-    ("schedule", "decay_steps", "refused"),
-    [("linear", 39, True), ("cosine", 39, True), ("linear", 40, False), ("rsqrt", 39, False)],
-)
-def test_a_run_that_outlasts_its_schedule_is_refused(schedule, decay_steps, refused):
-    settings = TrainConfig(steps=40, schedule=schedule, decay_steps=decay_steps)
-    with contextlib.ExitStack() as stack:
-        if refused:
-            message = "train.steps=40 is above train.decay_steps=39"
-            stack.enter_context(pytest.raises(ConfigError, match=message))
-        train._check_rate(settings)
+def test_a_run_that_outlasts_its_schedule_is_refused():
+    for schedule in ("linear", "cosine"):
+        with pytest.raises(ConfigError, match="train.steps=40 is above train.decay_steps=39"):
+            train._check_rate(TrainConfig(steps=40, schedule=schedule, decay_steps=39))
+    train._check_rate(TrainConfig(steps=40, schedule="linear", decay_steps=40))
+    train._check_rate(TrainConfig(steps=40, schedule="rsqrt", decay_steps=39))
 
 
 @pytest.mark.slow("trains runs")
