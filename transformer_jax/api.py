@@ -177,10 +177,9 @@ class Run:
 
     def __repr__(self) -> str:
         """Where the run is, and what it translates."""
-        folders = " + ".join(self.loaded.folders)
         count = sum(x.size for x in jax.tree.leaves(self.loaded.translator.params))
         about = f"{self.config.data.direction}, {count:,} parameters, checkpoint {self.checkpoint}"
-        return f"<Run {folders}: {about}>"
+        return f"<Run {' + '.join(self.loaded.folders)}: {about}>"
 
     def translate(self, lines: Sequence[str]) -> list[str]:
         """The best translation of each line; a blank line has a blank one."""
@@ -232,7 +231,7 @@ class Run:
         """
         from transformer_jax.evaluation.bleu import score
 
-        self.loaded.check_translates()
+        self.loaded.translating()
         if (sources is None) != (references is None):
             raise ConfigError("sources and references belong together: give both or neither.")
         if sources is None or references is None:

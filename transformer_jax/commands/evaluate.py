@@ -102,8 +102,7 @@ def evaluate(
     run = RunFolder(folders[0])
     # Read first, so that a missing file is reported before the model is loaded.
     text = None if src is None else _text_of_files(src, ref or ())
-    loaded = load_model(folders, checkpoint, beam_size, overrides=overrides)
-    loaded.check_translates()
+    loaded = load_model(folders, checkpoint, beam_size, overrides=overrides).translating()
     if text is None:
         name = "test" if split is None else split
         text = _Text(name, name, [pairs_of_split(loaded.config, name, run)])

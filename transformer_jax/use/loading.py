@@ -51,13 +51,14 @@ class LoadedModel(NamedTuple):
             raise ConfigError("This is for one model, not for an ensemble: give one run.")
         return model
 
-    def check_translates(self) -> None:
-        """Raises ConfigError if this is a language model."""
+    def translating(self) -> "LoadedModel":
+        """The same. Raises ConfigError if it is a language model."""
         if not self.translator.model.sources:
             raise ConfigError(
                 "A language model (model.encoder='none') has no translations to evaluate: its "
                 "command is `score --tgt=FILE`."
             )
+        return self
 
     def line_translator(self, n_best: int | None = None) -> LineTranslator:
         """A new translator of text lines, whose count of cut lines is zero.
