@@ -88,12 +88,20 @@ not a product.
 MADE_BY = ("device", "date", "revision", "command")
 # A line of results.csv is a timed point, or (without times) a path. An empty cell has no value.
 COLUMNS = (
-    *("kind", "n", "d", "k", "r", "batch"),
-    *("forward_ms", "forward_backward_ms"),  # medians
+    "kind",
+    "n",
+    "d",
+    "k",
+    "r",
+    "batch",
+    "forward_ms",  # median
+    "forward_backward_ms",
     "memory_bytes",  # temporaries of forward and backward
     "forward_flops",  # of the batch's products; the backward pass has twice as many
     "products_in_sequence",  # the longest chain, forward
-    *("positions_reached", "distance_reached", "layers_to_reach_all"),  # layer_kinds.Reach
+    "positions_reached",  # these three: layer_kinds.Reach
+    "distance_reached",
+    "layers_to_reach_all",
     *MADE_BY,
 )
 
