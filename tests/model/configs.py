@@ -20,7 +20,7 @@ CHANGES: dict[str, dict[str, Any]] = {
         norm="deep", num_decoder_layers=2, cross_normalizer="chunkwise", chunk_width=3
     ),
     "learned": dict(positions="learned", tie_embeddings=False, max_positions=32, source_eos=False),
-    "none": dict(positions="none", d_k=None, d_v=None, score="dot"),
+    "none": dict(positions="none", d_k=None, d_v=None),
     "marian": dict(
         positions="sinusoidal_t2t",
         activation="swish",
@@ -55,6 +55,7 @@ CHANGES: dict[str, dict[str, Any]] = {
         window=7,
         attention_dropout=0.2,
     ),
+    "dot": dict(score="dot"),
     "cosine": dict(score="cosine", normalizer="sparsemax", positions="index"),
     "top-k": dict(
         normalizer="top_k", cross_normalizer="top_k", attended_keys=2, norm="pre", norm_kind="scale"
