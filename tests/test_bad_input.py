@@ -432,7 +432,7 @@ FILES: dict[tuple[str, str], list[tuple]] = {
         (gone, "{file}: No such file or directory"),
     ],
     ("run/corpus.sha256", "RESUME"): [
-        ("", "{tmp}/run holds a run that was trained on other text"),
+        ("", "{file} is empty: put that run's file back"),
         (b"\xff\xfe", "{file} cannot be read"),
     ],
     ("run/metrics.jsonl", "plot RUN --output={tmp}/x.png"): [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib
-import io
 import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -13,13 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transformer_jax import __version__
 from transformer_jax.allocator import SWITCH, collect_rarely, use_huge_pages
-from transformer_jax.commands.environment import (
-    check_devices,
-    check_environment,
-    end_stuck_threads,
-    ended_by_interrupts,
-    open_missing_streams,
-)
 from transformer_jax.errors import UserError
 from transformer_jax.parallel import processes
 from transformer_jax.use.command_line import (
@@ -29,6 +21,13 @@ from transformer_jax.use.command_line import (
     exit_status,
     parse_flags,
     set_up_logs,
+)
+from transformer_jax.use.environment import (
+    check_devices,
+    check_environment,
+    end_stuck_threads,
+    ended_by_interrupts,
+    open_missing_streams,
 )
 
 if TYPE_CHECKING:
@@ -237,8 +236,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         use_huge_pages()
         collect_rarely()
     closed = open_missing_streams()
-    if isinstance(sys.stdout, io.TextIOWrapper):  # for the arrow in "en→de" in any locale
-        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         given = list(sys.argv[1:] if arguments is None else arguments)
         status = exit_status(lambda: run(given, closed))

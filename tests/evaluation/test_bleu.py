@@ -214,7 +214,11 @@ def test_an_empty_translation_counts_against_the_score_and_does_not_crash():
 
 @pytest.mark.parametrize(
     ("references", "words"),
-    [(REFERENCES, "3 translations for 4 references"), ([], "no sentences to score")],
+    [
+        (REFERENCES, "3 translations for 4 references"),
+        ([], "no sentences to score"),
+        (["", " ", ""], "the references have no text"),
+    ],
 )
 def test_different_counts_and_an_empty_set_are_a_user_s_error(references, words):
     with pytest.raises(DataError, match=f"en→de: {words}"):

@@ -15,13 +15,14 @@ from transformer_jax.runs.run_folder import LOCK, RunFolder
 CONFIG = with_values(Config(), {"data.path": "corpus", "seed": 3})
 
 
-def test_checkpoints_that_are_a_link_to_nowhere_are_refused_before_anything_is_written(tmp_path):
+@pytest.mark.parametrize("name", ["checkpoints", "metrics.jsonl"])
+def test_links_to_nowhere_are_refused_before_anything_is_written(name, tmp_path):
     run = runs.copy_of_run(tmp_path / "run")
-    (run / "checkpoints").rename(tmp_path / "away")
-    (run / "checkpoints").symlink_to(tmp_path / "unmounted")
+    (run / name).rename(tmp_path / "away")
+    (run / name).symlink_to(tmp_path / "unmounted")
     before = runs.contents(run)
     for use in (RunFolder(run).read_config, lambda: RunFolder(run).check(runs.tiny_config())):
-        with pytest.raises(RunError, match="checkpoints is a link that leads nowhere"):
+        with pytest.raises(RunError, match=f"{name} is a link that leads nowhere"):
             use()
     assert runs.contents(run) == before
 
@@ -47,7 +48,7 @@ def test_a_claimed_folder_gives_its_config_back(tmp_path):
     with pytest.raises(RunError, match="has checkpoints and no corpus.sha256: put"):
         run.check_corpus("abc")
     run.corpus_file.write_text("")
-    with pytest.raises(RunError, match="other text"):
+    with pytest.raises(RunError, match="corpus.sha256 is empty: put that run's file back"):
         run.check_corpus("abc", "def")
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from transformer_jax.config.data import VocabularyConfig
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.text import vocabulary_training as module
-from transformer_jax.text.bundle import Bundle, packed
+from transformer_jax.text.bundle import Bundle, packed, unpacked
 from transformer_jax.text.vocabulary import (
     BOS,
     EOS,
@@ -162,6 +162,12 @@ def test_each_side_can_have_its_own_model(tmp_path):
                 assert side.decode(side.encode(line)) == own.decode(own.encode(line))
                 assert side.pieces(side.encode(line)) == own.pieces(own.encode(line))
     assert both.target.normalize("ﬁ") == "fi"
+    content = (tmp_path / "vocabulary.model").read_bytes()
+    for place, value in ((4, 0xFF), (6, 1)):  # version and encryption of the first local header
+        at = content.rindex(b"PK\x01\x02") + place + 2  # of a file in the zip's list of files
+        damaged = content[:at] + bytes([value]) + content[at + 1 :]
+        with pytest.raises(DataError, match="x is not a vocabulary of this project"):
+            unpacked(damaged, "x")
 
 
 def test_language_codes_are_text_for_a_vocabulary_of_each_side():

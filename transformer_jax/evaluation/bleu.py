@@ -91,7 +91,9 @@ def score(
                 "BLEU needs one translation a reference line, in order (an empty line for none)."
             )
     if not references:
-        raise DataError(f"{direction}: no sentences to score; the references are empty.")
+        raise DataError(f"{direction}: no sentences to score; there are no references.")
+    if not any(line.strip() for lines in sets for line in lines):
+        raise DataError(f"{direction}: the references have no text, so nothing can be scored.")
     bleu_metric = BLEU(tokenize=tokens_of_language(tgt))
     chrf_metric = CHRF()
     bleu = bleu_metric.corpus_score(hypotheses, sets)

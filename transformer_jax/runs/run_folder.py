@@ -174,10 +174,11 @@ class RunFolder:
         for path in (*files, self.path / "metrics.jsonl", self.path / LOCK):
             if is_stream(path):
                 raise RunError(f"{path} is a pipe or a device, not a run's file. Remove it.")
-        if self.checkpoints.is_symlink() and not self.checkpoints.exists():
-            raise RunError(
-                f"{self.checkpoints} is a link that leads nowhere. Mount its disk, or remove it."
-            )
+        for path in (*files, self.path / "metrics.jsonl", self.checkpoints):
+            if path.is_symlink() and not path.exists():
+                raise RunError(
+                    f"{path} is a link that leads nowhere. Mount its disk, or remove it."
+                )
 
     def check_corpus(self, *fingerprints: str) -> None:
         """Raises RunError if the run has other text than that with these fingerprints.
@@ -195,7 +196,9 @@ class RunFolder:
                 f"{self.path} has checkpoints and no {self.corpus_file.name}: put that run's file "
                 "back, or choose another --workdir."
             )
-        recorded = fingerprints if known is None else tuple(known.split()) or ("",)
+        if known is not None and not known.strip():
+            raise RunError(f"{self.corpus_file} is empty: put that run's file back.")
+        recorded = fingerprints if known is None else tuple(known.split())
         if fingerprints[0] != recorded[0]:
             raise RunError(
                 f"{self.path} holds a run that was trained on other text: the content of its "

@@ -66,6 +66,7 @@ from transformer_jax.tables.results import (
 )
 from transformer_jax.tables.statistics import Counted, check_metrics
 from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
+from transformer_jax.use.environment import check_devices
 
 log = logging.getLogger(__name__)
 FLAGS = [
@@ -138,6 +139,7 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
     elif values["list"]:
         print(listed(experiment, jobs, missing), end="")
     elif values["dry_run"]:
+        check_devices()
         print(predicted(jobs, lines, minutes), end="")
     elif values["print"]:
         known = read_paces(output.paces, minutes)

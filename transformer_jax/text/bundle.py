@@ -57,7 +57,7 @@ def unpacked(content: bytes, name: str) -> Bundle:
             target_pieces = None if own is None else tuple(map(str, own))
             models = file.read(SOURCE), file.read(TARGET)
             return Bundle(*models, pieces, (str(src), str(tgt)), target_pieces)
-    except (zipfile.BadZipFile, KeyError, ValueError, TypeError, EOFError, RecursionError):
+    except (zipfile.BadZipFile, KeyError, ValueError, TypeError, EOFError, RuntimeError):
         raise DataError(
             f"{name} is not a vocabulary of this project, which is an uncompressed zip of "
             f"{SOURCE}, {TARGET} and {TABLE}. Copy it again, or import the model again."

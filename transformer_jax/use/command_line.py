@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from absl import flags
 
 from transformer_jax.errors import Interrupted, UserError
+from transformer_jax.use.environment import check_environment, open_missing_streams
 
 INTERRUPTED = 128 + 2  # SIGINT, as shells report it
 OVERRIDES = f"{'--config.KEY=VALUE':<26}overrides a key, such as --config.model.num_heads=4"
@@ -72,6 +73,7 @@ def exit_status(action: Callable[[], object]) -> int:
     an interrupt, or if the reader of standard output is gone, it returns the shell's status without
     a message. Other errors are raised.
     """
+    open_missing_streams()
     try:
         action()
         sys.stdout.flush()
@@ -172,6 +174,7 @@ def parse_experiment(
     if "-h" in arguments or "--help" in arguments:
         print(f"{about.strip()}\n\n{describe_flags(known)}\n  {OVERRIDES}")
         sys.exit(0)
+    check_environment()
     others, overrides = split_overrides(arguments)
     return parse_flags(name, known, others) | {"overrides": overrides}
 

@@ -9,18 +9,18 @@ import sys
 import pytest
 
 from tests.tiny_runs import command
-from transformer_jax.commands.environment import (
+from transformer_jax.errors import UserError
+from transformer_jax.use.environment import (
     ADDRESSES_NEEDED,
     FILES_NEEDED,
     FILES_WANTED,
     check_environment,
     ended_by_interrupts,
 )
-from transformer_jax.errors import UserError
 
 STREAMS = """
 import os, sys
-from transformer_jax.commands.environment import open_missing_streams
+from transformer_jax.use.environment import open_missing_streams
 closed = open_missing_streams()
 print("printed")
 opened = os.open("file", os.O_CREAT | os.O_WRONLY)
@@ -51,6 +51,37 @@ def test_a_stream_that_is_open_in_the_wrong_direction_counts_as_closed(tmp_path)
     script = 'cd "$2"; "$0" -c "$1" 0>written 1</dev/null'
     run_code("sh", "-c", script, sys.executable, STREAMS, tmp_path, check=True)
     assert (tmp_path / "found").read_text() == "standard input,standard output,3,0\n"
+
+
+EXPERIMENT = """
+import sys
+from transformer_jax.tables.command import main
+from transformer_jax.tables.experiment import Experiment, Scale
+scale = Scale("configs/demo.py")
+sys.exit(main(Experiment("mine", {"Übung": {}}, {"small": scale}, about="mine")))
+"""
+
+
+@pytest.mark.parametrize(
+    ("redirect", "variables", "flags", "status", "words"),
+    [
+        (">&-", {}, "--list", 0, ""),
+        ("", {"PYTHONIOENCODING": "ascii"}, "--list", 0, "\\xdcbung"),
+        ("", {"JAX_ENABLE_X64": "1"}, "--list", 2, "JAX_ENABLE_X64=1 cannot be used here"),
+        ("", {"JAX_PLATFORMS": "cpuu"}, "--dry_run", 2, "JAX_PLATFORMS=cpuu: "),
+    ],
+    ids=["closed", "ascii", "x64", "platform"],
+)
+def test_an_experiment_of_one_s_own_starts_like_a_command(
+    redirect, variables, flags, status, words
+):
+    script = f'"$0" -c "$1" {flags} 2>&1 {redirect}'
+    environment = os.environ | {"PYTHONPATH": os.getcwd()} | variables
+    found = subprocess.run(
+        ["sh", "-c", script, sys.executable, EXPERIMENT], env=environment, capture_output=True
+    )
+    assert found.returncode == status and words in found.stdout.decode()
+    assert b"Traceback" not in found.stdout
 
 
 @pytest.mark.parametrize("name", ["JAX_ENABLE_X64", "JAX_DISABLE_JIT"])
@@ -160,7 +191,7 @@ def test_translate_needs_its_streams(monkeypatch, capsys):
 
 STUCK = """
 import sys, threading
-from transformer_jax.commands.environment import end_stuck_threads
+from transformer_jax.use.environment import end_stuck_threads
 
 class Waiting(threading.Thread):
     def run(self):
@@ -182,7 +213,7 @@ def test_ctrl_c_while_libraries_are_imported_ends_the_process_without_a_tracebac
     """JAX's extension modules turn KeyboardInterrupt into an ImportError."""
     code = """
 import os, signal
-from transformer_jax.commands.environment import ended_by_interrupts
+from transformer_jax.use.environment import ended_by_interrupts
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `... &` ignores it
 with ended_by_interrupts():
     try:

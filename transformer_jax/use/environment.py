@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import io
 import os
 import resource
 import signal
@@ -65,6 +66,8 @@ def open_missing_streams() -> set[str]:
         sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
     if sys.stderr is None:
         sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):  # for the arrow in "en→de" in any locale
+        sys.stdout.reconfigure(errors="backslashreplace")
     return closed
 
 
