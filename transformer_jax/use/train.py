@@ -133,7 +133,8 @@ def _with_origin(config: Config, run: RunFolder) -> Config:
         values |= {name: value_at(recorded, name) for name in OF_VOCABULARY}
     for name, value in values.items():
         if value_at(config, name) != value:
-            log.info("%s is %r, as in %s", name, value, origin or run.path)
+            where = origin if name in OF_VOCABULARY else run.path
+            log.info("%s is %r, as in %s", name, value, where)
     return with_values(config, {**values, "train.init_from": origin})
 
 
