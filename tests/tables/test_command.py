@@ -387,4 +387,4 @@ def test_progress_is_read_from_the_run_s_folder(tmp_path):
 )
 def test_the_command_on_the_page_lacks_what_does_not_change_the_table(given):
     kept = ["--scale", "small", "--config.model.num_heads=4"]
-    assert command._plain([*kept[:2], *given.split(), kept[2]]) == kept
+    assert command._plain([*kept[:2], *given.split(), kept[2]], command.NO_CHANGE) == kept

@@ -125,6 +125,7 @@ PLAN = {
     ("name", "value", "message"),
     [
         ("jobs", [{"seed": 0}], "is not the plan of a pack"),
+        ("jobs", [], "plan.json has no jobs"),
         ("jobs", [{**PLAN["jobs"][0], "seed": "0"}], "seed is '0'; expected int"),
         ("overrides", ["train.steps"], "overrides is .'train.steps'.; expected dict"),
         ("paces", [{"row": "base", "minutes": 1}], "is not the plan of a pack"),
@@ -138,7 +139,7 @@ def test_an_edited_plan_is_no_plan(folder, call, name, value, message):
     (path / pack.PLAN).write_text(json.dumps(PLAN))
     assert pack.read_plan(path).to_json() == (json.dumps(PLAN, indent=1) + "\n").encode()
     with pytest.raises(ConfigError, match="--scale: the pack has its own"):
-        call(f"--packed={path}", "--scale=small")
+        call(f"--packed={path}", "--scale=paper")
     (path / pack.PLAN).write_text(json.dumps({**PLAN, name: value}))
     with pytest.raises(DataError, match=re.escape(message) if "|" in message else message):
         pack.read_plan(path)

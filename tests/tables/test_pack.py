@@ -1,15 +1,20 @@
 """A table's runs on another machine and back, and the updates that fit into a time."""
 
+import gzip
 import json
+import shlex
+import shutil
 import sys
 import tarfile
+import time
 from pathlib import Path
 
 import pytest
 
+from experiments import sweep
 from tests import tiny_runs as runs
 from transformer_jax.errors import ConfigError, DataError, RunError
-from transformer_jax.tables import command, launch, pace, pack, results
+from transformer_jax.tables import command, launch, merge, pace, pack, results
 from transformer_jax.tables.experiment import Experiment, Job, Scale
 from transformer_jax.tables.pace import Pace, keep_pace, read_paces, with_pace
 from transformer_jax.tables.records import read_records
@@ -100,8 +105,10 @@ def test_a_row_runs_elsewhere_and_its_results_come_back(
         (tmp_path / "away").rename(corpus)
     file = there / "out" / pack.RESULTS
     names = tarfile.open(file).getnames()
+    call(there, f"--packed={tmp_path / 'pack'}")  # as after a stop: the finished run stays in it
+    assert tarfile.open(file).getnames()[: len(names)] == names
     assert not [name for name in names if "checkpoints" in name]
-    _damaged_and_foreign_results_are_refused(call, here, file, monkeypatch, corpus)
+    _damaged_and_foreign_results_are_refused(call, here, file)
 
     measured = Pace("linear", MINUTES, 77, 0.1, 1.0, 2.0, "another", "2026-11-27")
     keep_pace(here / "out" / "pace.csv", measured)
@@ -154,25 +161,18 @@ def test_a_pack_keeps_the_keys_that_it_was_made_with(call, tmp_path):
     predicted = call(tmp_path, "--dry_run")
     assert predicted.count(f"| as many as fit | {MINUTES:.1f} |") == 2
     empty = tmp_path / "empty.tgz"
-    tarfile.open(empty, "w").close()
+    tarfile.open(empty, "w:gz").close()
     with pytest.raises(DataError, match="empty.tgz is not a results.tgz: it has no plan.json"):
         call(tmp_path, f"--merge={empty}")
 
 
-def _damaged_and_foreign_results_are_refused(call, here, file, monkeypatch, corpus):
+def _damaged_and_foreign_results_are_refused(call, here, file):
     other = here.parent / "other.tgz"
     other.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(DataError, match=r"--merge=.*other.tgz is not a results.tgz"):
+    with pytest.raises(DataError, match=r"--merge=.*other.tgz is not a whole results.tgz"):
         call(here, f"--merge={other}")
     with pytest.raises(RunError, match="linear, seed 0 was recorded with another config"):
         call(here, f"--merge={file}", "--config.model.d_ff=16")
-    text = (corpus / "train.en").read_text()
-    (corpus / "train.en").write_text(text.replace("a", "b", 1))
-    with pytest.raises(RunError, match="trained on other text"):
-        call(here, f"--merge={file}")
-    (corpus / "train.en").write_text(text)
-    with pytest.raises(RunError, match="this table has no 'linear', seed 0"):
-        call(here, f"--merge={file}", "--rows=base")
     assert not (here / "out" / "results.csv").exists()
 
 
@@ -181,7 +181,7 @@ def test_a_pack_that_does_not_fit_is_refused(call, tmp_path, monkeypatch, experi
     call(tmp_path, "--rows=base", f"--pack={folder}")
     with pytest.raises(ConfigError, match="is not empty"):
         call(tmp_path, "--rows=base", f"--pack={folder}")
-    for flag in ("--rows=base", "--seeds=9", "--minutes=1"):
+    for flag in ("--rows=linear", "--seeds=9", "--minutes=1"):
         with pytest.raises(ConfigError, match="the pack has its own. Leave it out with --packed"):
             call(tmp_path, f"--packed={folder}", flag)
     packed = [f"--packed={folder}", "--list"]
@@ -215,8 +215,89 @@ def test_an_archive_writes_nothing_but_files_below_its_folder(name, tmp_path):
             info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
         tar.addfile(info)
     with pytest.raises(DataError, match="is not a file below its folder"):
-        pack.extract_results(file, tmp_path / "to")
+        merge.extract_results(file, tmp_path / "to")
     assert [path.name for path in tmp_path.rglob("*")] == ["results.tgz"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "flag", "message"),
+    [
+        ("test.de", b"x\n" * 7, "", r"has 7\. Line n of one must be the translation"),
+        ("valid.en", b"\xff\n" * 20, "", "valid.en, line 1: not UTF-8"),
+        ("other.en.gz", gzip.compress(b"x\n" * 4)[:-9], "", "other.en.gz is not a whole gzip"),
+        ("", b"", "data.test={}/test", "a pack cannot hold the stem '/.*/corpus/test'"),
+        ("", b"", "data.test=../../..{}/test", r"a pack cannot hold the stem '\.\./.*/test'"),
+        ("", b"", "train.init_from=x", "seed 0 has train.init_from='x', and a pack holds no runs"),
+    ],
+)
+def test_what_the_other_machine_would_refuse_is_not_packed(
+    call, tmp_path, corpus, name, content, flag, message
+):
+    own = Path(shutil.copytree(corpus, tmp_path / "corpus"))
+    if name:
+        (own / name.removesuffix(".gz")).unlink()
+        (own / name).write_bytes(content)
+    flag = flag.format(own).replace("../../..", "../" * len(own.parents))
+    keys = [f"--config.{key}" for key in (f"data.path={own}", flag) if key]
+    with pytest.raises((ConfigError, DataError), match=message):
+        call(tmp_path, "--rows=base", f"--pack={tmp_path / 'pack'}", *keys)
+    assert not (tmp_path / "pack").exists()
+
+
+def test_each_pack_has_its_own_text_and_links(call, tmp_path, corpus):
+    """Whatever its folder is called, and however data.path names it."""
+    own = Path(shutil.copytree(corpus, tmp_path / "corpus"))
+    (own / "below").mkdir()
+    keys = [f"--config.data.path={own / 'below' / '..'}", "--config.data.test=test"]
+    call(tmp_path, "--rows=base", f"--pack={tmp_path / 'first'}", *keys)
+    for language in "en", "de":
+        (own / f"valid.{language}").unlink()
+    (own / "train.align.gz").write_bytes(gzip.compress(b"0-0\n" * 2_000))
+    aligned = [*keys, "--config.data.alignments=True", "--config.train.alignment_weight=0.1"]
+    call(tmp_path, "--rows=base", f"--pack={tmp_path / 'second'}", *aligned)
+    for name in "first", "second":
+        call(tmp_path, f"--packed={tmp_path / name}", "--list")
+    names = "train.en train.de test.en test.de".split()
+    each = {
+        folder.parent.name: sorted(path.name for path in folder.rglob("*.*"))
+        for folder in (tmp_path / "runs" / "tiny" / "small" / "packed").glob("*/text")
+    }
+    digests = [pack.read_plan(tmp_path / name).sha256[:12] for name in ("first", "second")]
+    assert each[digests[0]] == sorted([*names, "valid.en", "valid.de"])
+    assert each[digests[1]] == sorted([*names, "train.align"])
+
+
+@pytest.mark.parametrize("table", ["sweep", "tiny"])
+def test_the_printed_commands_work(experiment, tmp_path, corpus, monkeypatch, capsys, table):
+    preset = runs.write_preset(tmp_path / "a.py", {**runs.TINY, "data.path": str(corpus)})
+    own = f"--config={preset} --config.model.num_heads=2,4" if table == "sweep" else "--rows=base"
+
+    def start(flags: str) -> str:
+        monkeypatch.setattr(sys, "argv", [table, *shlex.split(flags)])
+        sweep.main() if table == "sweep" else command.run(experiment)
+        return capsys.readouterr().out
+
+    folder = tmp_path / "pack"
+    keys = f"--config.train.steps=9 --seeds=1 --out={tmp_path / 'out'}"
+    _, there, here = start(f"{own} {keys} --pack={folder}").splitlines()
+    there, here = (one.partition(f"experiments.{table}")[2] for one in (there, here))
+    start(f"{there.replace('FOLDER', str(folder))} --list --runs={tmp_path}")
+    assert here == f" {own} {keys} --merge=RESULTS/results.tgz"
+    with pytest.raises(DataError, match=r"--merge=RESULTS/results.tgz is not a whole"):
+        start(here)
+
+
+def test_results_that_cannot_be_written_stop_nothing_before_the_end(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(pack, "EVERY", 0.01)
+    (tmp_path / pack.RESULTS / "folder").mkdir(parents=True)
+    plan = pack.Plan("tiny", "small", None, "c", "r", {}, [], [], [], "s")
+    done = False
+    with pytest.raises(RunError, match=r"cannot write .*results.tgz: .* give the same command"):
+        with pack.results_kept(tmp_path, [], plan):
+            for _ in range(500):  # 5 s at most
+                done = len(caplog.records) > 1
+                time.sleep(0 if done else 0.01)
+    assert done
 
 
 def test_updates_fit_into_the_time_with_their_checks():

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from transformer_jax.tables.launch import (
     run_with_submitit,
 )
 from transformer_jax.tables.live import LiveTable
+from transformer_jax.tables.merge import merge
 from transformer_jax.tables.pace import (
     keep_pace,
     pace_of,
@@ -38,15 +40,7 @@ from transformer_jax.tables.pace import (
     with_pace,
     with_paces,
 )
-from transformer_jax.tables.pack import (
-    merge,
-    pack,
-    packed_text,
-    read_plan,
-    results_kept,
-    unpack,
-    unpacked_jobs,
-)
+from transformer_jax.tables.pack import RESULTS, Plan, pack, read_plan, results_kept, unpack
 from transformer_jax.tables.preview import listed, predicted
 from transformer_jax.tables.records import raw_records, write_record
 from transformer_jax.tables.report import (
@@ -89,6 +83,8 @@ FLAGS = [
     Flag("print", bool, "", "print the missing runs' commands", default=False),
     Flag("report", bool, "", "write table and page from finished runs; run nothing", default=False),
 ]
+# They do not change the table.
+NO_CHANGE = {"runs", "out", "report", "jobs", "rows", "seeds", "pack"}
 MODES = ("list", "print", "dry_run", "pack", "merge", "report")  # each in place of running
 
 
@@ -123,10 +119,10 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
     minutes = values["minutes"] = values["minutes"] or experiment.scales[scale].minutes
     plan = None
     if values["packed"]:
-        plan = unpack(Path(values["packed"]), runs / "packed", output)
-        jobs = unpacked_jobs(jobs, plan, runs / "packed")
+        plan, jobs = unpack(Path(values["packed"]), runs / "packed", jobs, output)
     if values["merge"]:
-        merge(Path(values["merge"]), jobs, output, minutes)
+        asked = " ".join(f"--{name}={values[name]}" for name in ("rows", "seeds") if values[name])
+        merge(Path(values["merge"]), jobs, output, minutes, asked)
     unpaced, jobs = jobs, with_paces(jobs, output.paces, minutes)
     lines = read_results(output.results)
     _check_times(lines, jobs, output, minutes)
@@ -134,8 +130,8 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
     missing = [job for job in jobs if (job.row, job.seed) not in done]
     if values["pack"]:
         left = [job for job in unpaced if (job.row, job.seed) not in done]
-        paces = read_paces(output.paces, minutes)
-        print(packed_text(pack(left, values, paces, Path(values["pack"]))), end="")
+        plan = pack(left, values, read_paces(output.paces, minutes), Path(values["pack"]))
+        print(_packed_text(experiment, plan))
     elif values["list"]:
         print(listed(experiment, jobs, missing), end="")
     elif values["dry_run"]:
@@ -153,7 +149,8 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
         failed: list[str] = []
         if not values["report"] and not values["merge"]:
             check_results(missing)
-            with results_kept(output.folder, missing, plan):
+            # All jobs: those that an earlier call finished belong to results.tgz too.
+            with results_kept(output.folder, jobs, plan):
                 failed = _run_missing(missing, experiment.shown(scale)[0], output, values)
         _report(experiment, values, output, runs)
         if failed:
@@ -193,19 +190,16 @@ def _of_pack(experiment: Experiment, values: dict[str, Any]) -> dict[str, Any]:
         raise ConfigError(f"--packed={values['packed']} is a pack of {plan.experiment}.")
     if values["out"] is None:
         raise ConfigError("--packed: give the folder of the results with --out=FOLDER.")
-    for name in ("scale", "rows", "seeds", "minutes"):
-        if values[name] is not None:
-            raise ConfigError(f"--{name}: the pack has its own. Leave it out with --packed.")
-    rows = dict.fromkeys(one.row for one in plan.jobs)
-    seeds = dict.fromkeys(str(one.seed) for one in plan.jobs)
-    return {
-        **values,
-        "rows": ";".join(rows),
-        "seeds": ",".join(seeds),
+    own = {
+        "rows": ";".join(dict.fromkeys(one.row for one in plan.jobs)),
+        "seeds": ",".join(dict.fromkeys(str(one.seed) for one in plan.jobs)),
         "scale": plan.scale,
         "minutes": plan.minutes,
-        "overrides": {**plan.overrides, **values["overrides"]},
     }
+    for name, value in own.items():
+        if values[name] not in (None, value):
+            raise ConfigError(f"--{name}: the pack has its own. Leave it out with --packed.")
+    return {**values, **own, "overrides": {**plan.overrides, **values["overrides"]}}
 
 
 def _report(experiment: Experiment, values: dict[str, Any], output: Output, runs: Path) -> None:
@@ -219,7 +213,7 @@ def _report(experiment: Experiment, values: dict[str, Any], output: Output, runs
     if experiment.scales[scale].compared:
         update_significance(output, table, lines)
     _draw_attention(table, output)
-    command = shlex.join(["python", "-m", f"experiments.{experiment.name}", *_plain(sys.argv[1:])])
+    command = _command(experiment, NO_CHANGE)
     found = experiment.findings(output.folder, table) if experiment.findings else []
     if not fits(found, Sequence[Part]):
         raise ConfigError(f"the function findings gives {found!r:.60}; expected a list of parts.")
@@ -254,9 +248,24 @@ def _counted(jobs: Sequence[Job]) -> Counted:
     }
 
 
-def _plain(arguments: Sequence[str]) -> list[str]:
-    """The arguments without those that do not change the table: folders, --jobs, --rows, ..."""
-    left_out = {"runs", "out", "report", "jobs", "rows", "seeds"}
+def _packed_text(experiment: Experiment, plan: Plan) -> str:
+    """What a pack holds, and the commands that use it."""
+    runs = ", ".join(f"{one.row} (seed {one.seed})" for one in plan.jobs)
+    return (
+        f"{len(plan.parts)} parts for {runs}\n"
+        f"there: {_command(experiment, NO_CHANGE)} --packed=FOLDER --out=RESULTS\n"
+        f"here: {_command(experiment, {'pack'})} --merge=RESULTS/{RESULTS}"
+    )
+
+
+def _command(experiment: Experiment, left_out: AbstractSet[str]) -> str:
+    """This command without some flags."""
+    kept = _plain(sys.argv[1:], left_out)
+    return shlex.join(["python", "-m", f"experiments.{experiment.name}", *kept])
+
+
+def _plain(arguments: Sequence[str], left_out: AbstractSet[str]) -> list[str]:
+    """The arguments without these flags and their values."""
     kept, is_value = [], False
     for argument in arguments:
         name, equals, _ = argument.lstrip("-").partition("=")

@@ -11,7 +11,6 @@ leaves their metrics; finished runs leave their scores and translations too.
 """
 
 import contextlib
-import functools
 import gzip
 import hashlib
 import io
@@ -19,9 +18,7 @@ import json
 import logging
 import lzma
 import os
-import shutil
 import tarfile
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,13 +29,10 @@ from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.files import is_temporary, read_json, write_atomically
 from transformer_jax.kinds import wrong_field
 from transformer_jax.reporting.provenance import CODE, ROOT, revision
-from transformer_jax.runs.run_folder import RunFolder
-from transformer_jax.tables.experiment import Job
-from transformer_jax.tables.pace import Pace, keep_pace, read_paces, with_pace
+from transformer_jax.tables.experiment import Job, check_results
+from transformer_jax.tables.pace import Pace, keep_pace
 from transformer_jax.tables.records import FILE as RECORDS
-from transformer_jax.tables.records import raw_records, write_record
 from transformer_jax.tables.report import Output
-from transformer_jax.tables.results import finished, read_results, write_results
 from transformer_jax.text.corpora import TextCorpus, open_corpus
 from transformer_jax.training.data import new_vocabulary
 
@@ -102,25 +96,29 @@ def pack(
     The jobs are those before `with_pace`, and `values` those of the flags.
 
     Raises:
-      ConfigError: a corpus is not text files, the folder is not empty, or nothing is missing.
-      DataError: a text cannot be read.
+      ConfigError: a run needs what a pack cannot hold, the folder is not empty, or nothing is
+        missing.
+      DataError: a split cannot be read.
     """
     if not jobs:
         raise ConfigError("--pack: every run that you ask for is recorded already.")
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"--pack={folder} is not empty. Name a new folder.")
+    check_results(jobs)
     members = dict[str, bytes | Path]()
     packed = []
     for job in jobs:
         config = job.config()
+        if config.train.init_from is not None:
+            raise ConfigError(
+                f"--pack: {job.label} has train.init_from={config.train.init_from!r}, and a pack "
+                "holds no runs. Leave that row out with --rows, and run it here."
+            )
         corpus = open_corpus(config.data)
         if not isinstance(corpus, TextCorpus):
             raise ConfigError(f"--pack: {job.label} has data.source={config.data.source!r}.")
-        text = f"text/{corpus.folder.name}"
-        for path in _text_files(corpus):
-            # A stem may lead to a folder beside the corpus's.
-            name = os.path.normpath(f"{text}/{path.relative_to(corpus.folder)}")
-            name = f"{name.removesuffix('.gz')}.xz"
+        text = f"text/{corpus.folder.resolve().name}"
+        for name, path in _text_files(corpus, text):
             if members.setdefault(name, path) != path:
                 raise ConfigError(
                     f"--pack: {path} would replace another file. Pack its rows alone."
@@ -143,11 +141,34 @@ def pack(
     return plan
 
 
-def _text_files(corpus: TextCorpus) -> Iterator[Path]:
+def _text_files(corpus: TextCorpus, text: str) -> Iterator[tuple[str, Path]]:
+    """Each file of the splits with its name in the archive, where `text` is the corpus's folder.
+
+    Raises:
+      DataError: a split cannot be read.
+      ConfigError: a stem leads out of the archive.
+    """
     data = corpus.data
+    for split in ("train", "valid", "test"):
+        if split != "test" or data.test:
+            corpus.split(split)
+    if data.alignments:
+        corpus.alignments("train")
     valid = () if corpus.cuts_valid else data.valid or ("valid",)
     for stem in (*data.train, *valid, *data.test):
-        yield from corpus.files(stem.partition("[")[0])
+        whole = stem.partition("[")[0]
+        endings = (".align", ".align.gz") if data.alignments and stem in data.train else ()
+        links = [corpus.folder / f"{whole}{ending}" for ending in endings]
+        # A stem may lead to a folder beside the corpus's.
+        inside = os.path.normpath(os.path.join(text, os.path.dirname(whole)))
+        if not f"{inside}/".startswith("text/"):
+            raise ConfigError(
+                f"--pack: a pack cannot hold the stem {stem!r}: give one from {corpus.folder} on, "
+                "with at most one '..'."
+            )
+        for path in (*corpus.files(whole), *links):
+            if path.is_file():
+                yield f"{inside}/{path.name.removesuffix('.gz')}.xz", path
 
 
 def _archive(members: Mapping[str, bytes | Path]) -> bytes:
@@ -167,7 +188,7 @@ def _archive(members: Mapping[str, bytes | Path]) -> bytes:
     return written.getvalue()
 
 
-def _extract(tar: tarfile.TarFile, to: Path, source: Path) -> None:
+def extract(tar: tarfile.TarFile, to: Path, source: Path) -> None:
     """Writes the files of the archive that `source` holds below `to`.
 
     Raises:
@@ -199,6 +220,8 @@ def read_plan(folder: Path) -> Plan:
         raise DataError(f"{folder / PLAN} is not the plan of a pack.") from None
     if any(wrong := [wrong_field(one) for one in (plan, *plan.jobs, *plan.paces)]):
         raise DataError(f"{folder / PLAN} is not the plan of a pack: {max(wrong)}.")
+    if not plan.jobs:
+        raise DataError(f"{folder / PLAN} has no jobs. Copy it again, or pack again.")
     keys = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in plan.overrides.items()
@@ -206,12 +229,15 @@ def read_plan(folder: Path) -> Plan:
     return plan._replace(overrides=keys)
 
 
-def unpack(folder: Path, to: Path, output: Output) -> Plan:
-    """Checks a pack, extracts its text and vocabularies into `to`, and records known paces.
+def unpack(folder: Path, to: Path, jobs: Sequence[Job], output: Output) -> tuple[Plan, list[Job]]:
+    """Checks a pack, extracts text and vocabularies below `to`, and records known paces.
+
+    Returns:
+      its plan, and those of the jobs that are in it, which read the extracted files.
 
     Raises:
       DataError: a part is missing or damaged.
-      RunError: the pack was made by other code than this.
+      RunError: the pack was made by other code than this, or for another config.
     """
     plan = read_plan(folder)
     if plan.code != code_digest():
@@ -225,8 +251,9 @@ def unpack(folder: Path, to: Path, output: Output) -> Plan:
     archive = b"".join((folder / name).read_bytes() for name in plan.parts)
     if hashlib.sha256(archive).hexdigest() != plan.sha256:
         raise DataError(f"{folder}: its parts are damaged. Copy them again.")
+    to /= plan.sha256[:12]  # not among files of another pack, which would look like its own
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-        _extract(tar, to, folder)
+        extract(tar, to, folder)
     compressed = [*to.rglob("*.xz")]
     with ThreadPoolExecutor() as pool:
         for path, text in zip(compressed, pool.map(_decompressed, compressed), strict=True):
@@ -234,19 +261,14 @@ def unpack(folder: Path, to: Path, output: Output) -> Plan:
             path.unlink()
     for one in plan.paces:
         keep_pace(output.paces, one)
-    return plan
+    return plan, _unpacked_jobs(jobs, plan, to)
 
 
 def _decompressed(path: Path) -> bytes:
     return lzma.decompress(path.read_bytes())
 
 
-def unpacked_jobs(jobs: Sequence[Job], plan: Plan, folder: Path) -> list[Job]:
-    """The plan's jobs of these, which read text and vocabulary from the extracted files.
-
-    Raises:
-      RunError: a job has another config than when it was packed.
-    """
+def _unpacked_jobs(jobs: Sequence[Job], plan: Plan, folder: Path) -> list[Job]:
     packed = {(one.row, one.seed): one for one in plan.jobs}
     found = []
     for job in [job for job in jobs if (job.row, job.seed) in packed]:
@@ -270,12 +292,22 @@ def results_kept(folder: Path, jobs: Sequence[Job], plan: Plan | None) -> Iterat
     """Writes results.tgz into the folder of results, again and again until the block ends.
 
     Without a plan it does nothing.
+
+    Raises:
+      RunError: the last version cannot be written; if an earlier one cannot, it only warns.
     """
     if plan is None:
         yield
         return
     stop = threading.Event()
-    write = functools.partial(_write_results, folder, jobs, plan)
+
+    def write() -> str:
+        try:
+            _write_results(folder, jobs, plan)
+        except OSError as error:
+            log.warning(wrong := f"cannot write {folder / RESULTS}: {error.strerror}")
+            return wrong
+        return ""
 
     def keep() -> None:
         while not stop.wait(EVERY):
@@ -288,7 +320,9 @@ def results_kept(folder: Path, jobs: Sequence[Job], plan: Plan | None) -> Iterat
     finally:
         stop.set()
         writer.join()
-        write()
+        wrong = write()
+    if wrong:
+        raise RunError(f"{wrong}. Make room for it, and give the same command again.")
 
 
 def _write_results(folder: Path, jobs: Sequence[Job], plan: Plan) -> None:
@@ -302,89 +336,11 @@ def _write_results(folder: Path, jobs: Sequence[Job], plan: Plan) -> None:
             for name in SMALL_FILES:
                 for path in sorted((job.folder / name).rglob("*")) or [job.folder / name]:
                     if path.is_file() and not is_temporary(path):
-                        inside = _there(Path(), job) / path.relative_to(job.folder)
+                        inside = run_files(Path(), job) / path.relative_to(job.folder)
                         _add(tar, str(inside), path.read_bytes())
     write_atomically(folder / RESULTS, written.getvalue())
 
 
-def extract_results(file: Path, to: Path) -> Plan:
-    """Extracts a results.tgz and returns its plan. Raises DataError: it is none."""
-    try:
-        with tarfile.open(file) as tar:
-            _extract(tar, to, file)
-    except (OSError, EOFError, tarfile.TarError, lzma.LZMAError) as error:
-        raise DataError(f"--merge={file} is not a results.tgz ({error}).") from None
-    if not (to / PLAN).is_file():
-        raise DataError(f"--merge={file} is not a results.tgz: it has no {PLAN}.")
-    return read_plan(to)
-
-
-def merge(file: Path, jobs: Sequence[Job], output: Output, minutes: float | None) -> None:
-    """Adds the finished runs of a results.tgz to the recorded results.
-
-    The jobs are those before `with_pace`. If anything does not fit, nothing is written.
-
-    Raises:
-      DataError: the file is no results.tgz.
-      RunError: a run is of another config, of another training text, or recorded already.
-    """
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        plan = extract_results(file, folder)
-        if plan.minutes != minutes:
-            raise RunError(
-                f"--merge={file}: each row trained for {_time(plan.minutes)} there, and gets "
-                f"{_time(minutes)} here. Give that number with --minutes, or another --out."
-            )
-        paces = read_paces(folder / output.paces.name, plan.minutes)
-        lines = read_results(folder / output.results.name)
-        records = raw_records(folder)
-        own = {(job.row, job.seed): with_pace(job, paces.get(job.row)) for job in jobs}
-        known = {(line.row, line.seed) for line in read_results(output.results)}
-        here = read_paces(output.paces, minutes)
-        for line in lines:
-            job = own.get((line.row, line.seed))
-            if job is None:
-                raise RunError(f"--merge={file}: this table has no {line.row!r}, seed {line.seed}.")
-            finished([line], [job])
-            if (line.row, line.seed) in known:
-                raise RunError(f"{job.label} is in {output.results} already. Remove that line.")
-            if paces.get(line.row) != here.get(line.row, paces.get(line.row)):
-                raise RunError(f"{job.label}: {output.paces} has another number of updates.")
-            there = _there(folder, job)
-            lacking = [name for name in SMALL_FILES if not (there / name).exists()]
-            if lacking or (line.row, line.seed) not in records:
-                missing = f"runs/{there.name}/{lacking[0]}" if lacking else RECORDS
-                raise DataError(f"--merge={file}: {job.label} is not in {missing}: damaged.")
-            corpus = open_corpus(job.config().data)
-            RunFolder(there).check_corpus(corpus.fingerprint("train"))
-        for line in lines:
-            job = own[line.row, line.seed]
-            if not job.folder.exists():
-                shutil.copytree(_there(folder, job), job.folder)
-            if line.row in paces:
-                keep_pace(output.paces, paces[line.row])
-            write_record(output.folder, records[line.row, line.seed])
-            named = line._replace(revision=plan.revision)
-            write_results(output.results, [*read_results(output.results), named])
-        log.info("%s: %d finished runs", file, len(lines))
-
-
-def _time(minutes: float | None) -> str:
-    return "no fixed time" if minutes is None else f"{minutes:g} minutes"
-
-
-def _there(folder: Path, job: Job) -> Path:
-    """The small files of a job's run in an extracted results.tgz."""
+def run_files(folder: Path, job: Job) -> Path:
+    """The folder of the small files of a job's run in an extracted results.tgz."""
     return folder / "runs" / Path(*job.folder.parts[-2:])
-
-
-def packed_text(plan: Plan) -> str:
-    """What a pack holds, and the commands that use it."""
-    runs = ", ".join(f"{one.row} (seed {one.seed})" for one in plan.jobs)
-    start = f"python -m experiments.{plan.experiment}"
-    return (
-        f"{len(plan.parts)} parts for {runs}\n"
-        f"there: {start} --packed=FOLDER --out=RESULTS\n"
-        f"here: {start} --scale={plan.scale} --merge=RESULTS/{RESULTS}\n"
-    )

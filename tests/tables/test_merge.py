@@ -1,0 +1,172 @@
+"""Archives that do not fit to what is here are refused in one line, and nothing is written."""
+
+import dataclasses
+import io
+import re
+import shutil
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tests import tiny_runs as runs
+from tests.tables.test_statistics import line
+from transformer_jax.config.serialization import to_json
+from transformer_jax.errors import DataError, UserError
+from transformer_jax.runs.evaluations import evaluation_path, text_digest, write_evaluation
+from transformer_jax.tables import command, merge, pack
+from transformer_jax.tables.experiment import Experiment, Scale, make_jobs
+from transformer_jax.tables.records import write_record
+from transformer_jax.tables.results import read_results, write_results
+from transformer_jax.text.corpora import open_corpus
+
+RUN = "runs/4_heads/seed-0"
+
+
+@pytest.fixture
+def corpus(tmp_path) -> Path:
+    return Path(shutil.copytree(runs.tiny_corpus(), tmp_path / "corpus"))
+
+
+@pytest.fixture
+def experiment(tmp_path, corpus) -> Experiment:
+    preset = runs.write_preset(tmp_path / "preset.py", {**runs.TINY, "data.path": str(corpus)})
+    rows = {"base": {}, "4 heads": {"model.num_heads": 4}}
+    return Experiment("mine", rows, {"small": Scale(str(preset), compared=False)})
+
+
+@pytest.fixture
+def archive(tmp_path, experiment) -> Path:
+    """The results.tgz of both rows, as another machine would write it."""
+    out = tmp_path / "there"
+    jobs = make_jobs(experiment, "small", out / "runs" / "mine" / "small")
+    packed = []
+    for job in jobs:
+        config = job.config()
+        corpus = open_corpus(config.data)
+        job.folder.mkdir(parents=True)
+        (job.folder / "config.json").write_text(to_json(config))
+        marks = map(corpus.fingerprint, ("train", "valid"))
+        (job.folder / "corpus.sha256").write_text("".join(f"{mark}\n" for mark in marks))
+        (job.folder / "metrics.jsonl").write_text("{}\n")
+        pairs = corpus.split("test")
+        settings = {
+            "split": "test",
+            "src_sha256": text_digest(pair.src for pair in pairs),
+            "ref_sha256": text_digest(pair.tgt for pair in pairs),
+            "checkpoint": str(config.train.steps),
+            **dataclasses.asdict(config.decode),
+        }
+        path = evaluation_path(job.folder / "evaluations", "test", settings)
+        write_evaluation(path, [pair.tgt for pair in pairs], settings)
+        write_record(out, {"row": job.row, "seed": 0, "curve": [], "samples": []})
+        packed.append(pack.PackedJob(job.row, 0, job.digest(), "text/corpus", "v"))
+    write_results(
+        out / "results.csv", [line(job.row, 0, 20.0, config_digest=job.digest()) for job in jobs]
+    )
+    plan = pack.Plan("mine", "small", None, "c", "there", {}, packed, [], [], "s")
+    with pack.results_kept(out, jobs, plan):
+        pass
+    return out / pack.RESULTS
+
+
+@pytest.fixture
+def call(tmp_path, experiment, archive, monkeypatch):
+    """Merges the archive."""
+
+    def run(*flags: str) -> None:
+        folders = [f"--out={tmp_path / 'out'}", f"--runs={tmp_path / 'runs'}"]
+        monkeypatch.setattr(sys, "argv", ["mine", *folders, f"--merge={archive}", *flags])
+        command.run(experiment)
+
+    return run
+
+
+def without(archive: Path, pattern: str, content: bytes | None = None) -> None:
+    """Takes the one file of this pattern out of the archive, or gives it other content."""
+    with tarfile.open(archive) as tar:
+        members = [(one.name, tar.extractfile(one).read()) for one in tar]
+    [found] = [name for name, _ in members if re.fullmatch(pattern, name)]
+    with tarfile.open(archive, "w:gz") as tar:
+        for name, data in members:
+            data = content if name == found else data
+            if data is not None:
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+
+
+def test_runs_are_added_and_merged_again_when_their_line_is_removed(call, tmp_path):
+    call()
+    lines = read_results(tmp_path / "out" / "results.csv")
+    assert [(one.row, one.revision) for one in lines] == [("base", "there"), ("4 heads", "there")]
+    assert len([*(tmp_path / "runs/mine/small/4_heads/seed-0").rglob("*.txt")]) == 1
+    write_results(tmp_path / "out" / "results.csv", [])
+    call()
+    assert len(read_results(tmp_path / "out" / "results.csv")) == 2
+
+
+def test_every_flipped_bit_is_noticed(archive, tmp_path):
+    whole = archive.read_bytes()
+    for position in range(10, len(whole), 41):  # after the head, which has no content
+        flipped = bytearray(whole)
+        flipped[position] ^= 1 << position % 8
+        archive.write_bytes(flipped)
+        with pytest.raises(DataError, match=r"results.tgz is not a whole results.tgz"):
+            merge.extract_results(archive, tmp_path / "to")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "content", "message"),
+    [
+        (f"{RUN}/evaluations/.*.txt", None, rf"{RUN}/evaluations/.*.txt is not there"),
+        (f"{RUN}/evaluations/.*.json", None, f"{RUN} holds no evaluation of test"),
+        (f"{RUN}/metrics.jsonl", None, f"{RUN}/metrics.jsonl is not there"),
+        (f"{RUN}/corpus.sha256", b"", f"{RUN} had other training text"),
+        ("records.jsonl", b"{\n", "records.jsonl, line 1: not JSON"),
+        ("results.csv", b"a,b\n", "results.csv, line 1: its columns are not"),
+    ],
+)
+def test_a_damaged_archive(call, archive, tmp_path, pattern, content, message):
+    """The message names the archive, not the folder into which it was extracted."""
+    without(archive, pattern, content)
+    with pytest.raises(UserError, match=rf"^--merge={archive}: {message}"):
+        call()
+    assert not (tmp_path / "out").exists() and not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("train.en", "training"),
+        ("valid.de", "validation"),
+        ("test.en", "source"),
+        ("test.de", "reference"),
+    ],
+)
+def test_a_text_that_is_another_one_here(call, corpus, tmp_path, name, kind):
+    lines = runs.read_lines(corpus / name)
+    runs.write_lines(corpus / name, [*lines[:-1], f"{lines[-1]} more"])
+    with pytest.raises(UserError, match=f"runs/base/seed-0 had other {kind} text than data.path="):
+        call()
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_of_another_run_is_here(call, tmp_path):
+    folder = tmp_path / "runs" / "mine" / "small" / "4_heads" / "seed-0"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"seed-0 is there already, and its config.json is not"):
+        call()
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("flag", "row", "by"), [("--rows=base", "4 heads", "--rows=base"), ("--seeds=1", "base", "--s")]
+)
+def test_flags_that_leave_out_a_run_are_named(call, flag, row, by):
+    with pytest.raises(
+        UserError, match=f"results.csv has '{row}', seed 0, which {by}.* leaves out"
+    ):
+        call(flag)

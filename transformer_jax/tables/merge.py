@@ -1,0 +1,179 @@
+"""The finished runs of a results.tgz of another machine (pack.py), added to the results here."""
+
+import filecmp
+import functools
+import gzip
+import io
+import logging
+import shutil
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformer_jax.config.data import DataConfig
+from transformer_jax.errors import DataError, RunError, UserError
+from transformer_jax.files import read_utf8
+from transformer_jax.runs.evaluations import text_digest
+from transformer_jax.tables.experiment import Job
+from transformer_jax.tables.pace import Pace, keep_pace, read_paces, with_pace
+from transformer_jax.tables.pack import PLAN, SMALL_FILES, Plan, extract, read_plan, run_files
+from transformer_jax.tables.records import FILE as RECORDS
+from transformer_jax.tables.records import raw_records, write_record
+from transformer_jax.tables.report import Output
+from transformer_jax.tables.results import (
+    Line,
+    finished,
+    read_results,
+    read_scores,
+    write_results,
+)
+from transformer_jax.text.corpora import open_corpus
+
+log = logging.getLogger(__name__)
+
+
+class Found(NamedTuple):
+    """A finished run of an archive."""
+
+    job: Job  # with its number of updates
+    files: Path  # its folder in the extracted archive
+    line: Line
+    record: Mapping[str, Any]
+    pace: Pace | None
+
+
+def merge(
+    file: Path, jobs: Sequence[Job], output: Output, minutes: float | None, asked: str
+) -> None:
+    """Adds the finished runs of a results.tgz to the recorded results.
+
+    If anything does not fit, nothing is written.
+
+    Args:
+      file: the results.tgz.
+      jobs: those before `with_pace`.
+      output: the recorded results.
+      minutes: the time of each row here.
+      asked: the flags that chose the jobs among those of the table; empty: all of them.
+
+    Raises:
+      DataError: the file is no results.tgz.
+      RunError: a run is of another config, of another text, or recorded already.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        try:
+            plan = extract_results(file, folder)
+            if plan.minutes != minutes:
+                raise RunError(
+                    f"--merge={file}: each row trained for {_time(plan.minutes)} there, and gets "
+                    f"{_time(minutes)} here. Give that number with --minutes, or another --out."
+                )
+            runs = [*_checked(folder, plan, jobs, output, asked)]
+        except UserError as error:
+            # The folder is gone when the message is read.
+            raise type(error)(str(error).replace(f"{folder}/", f"--merge={file}: ")) from None
+        for run in runs:
+            if not run.job.folder.exists():
+                shutil.copytree(run.files, run.job.folder)
+            if run.pace is not None:
+                keep_pace(output.paces, run.pace)
+            write_record(output.folder, run.record)
+            named = run.line._replace(revision=plan.revision)
+            write_results(output.results, [*read_results(output.results), named])
+        log.info("%s: %d finished runs", file, len(runs))
+
+
+def extract_results(file: Path, to: Path) -> Plan:
+    """Extracts a results.tgz and returns its plan. Raises DataError: it is none."""
+    try:
+        # Whole, because only its end has the checksum: tarfile stops reading before it.
+        content = gzip.decompress(file.read_bytes())
+        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
+            extract(tar, to, file)
+    except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
+        raise DataError(f"--merge={file} is not a whole results.tgz ({error}).") from None
+    if not (to / PLAN).is_file():
+        raise DataError(f"--merge={file} is not a results.tgz: it has no {PLAN}.")
+    return read_plan(to)
+
+
+def _checked(
+    folder: Path, plan: Plan, jobs: Sequence[Job], output: Output, asked: str
+) -> Iterator[Found]:
+    """The finished runs of an extracted archive. Raises UserError: one does not fit."""
+    paces = read_paces(folder / output.paces.name, plan.minutes)
+    records = raw_records(folder)
+    own = {(job.row, job.seed): with_pace(job, paces.get(job.row)) for job in jobs}
+    known = {(line.row, line.seed) for line in read_results(output.results)}
+    here = read_paces(output.paces, plan.minutes)
+    texts = functools.cache(_texts)
+    for line in read_results(folder / output.results.name):
+        key, pace = (line.row, line.seed), paces.get(line.row)
+        if (job := own.get(key)) is None:
+            absent = f"{asked} leaves out" if asked else "this table does not have"
+            raise RunError(
+                f"{folder}/{output.results.name} has {line.row!r}, seed {line.seed}, which "
+                f"{absent}. Give the --scale, --rows and --seeds of its --pack."
+            )
+        finished([line], [job])
+        if key in known:
+            raise RunError(f"{job.label} is in {output.results} already. Remove that line.")
+        if pace != here.get(line.row, pace):
+            raise RunError(f"{job.label}: {output.paces} has another number of updates.")
+        if key not in records:
+            raise DataError(f"{folder}/{RECORDS} does not have {job.label}: damaged.")
+        files = run_files(folder, job)
+        _check_files(files, job)
+        _check_texts(files, job, texts)
+        yield Found(job, files, line, records[key], pace)
+
+
+def _check_files(files: Path, job: Job) -> None:
+    """Raises UserError if a run lacks files, or if its folder here has other ones."""
+    needed = [files / name for name in SMALL_FILES]
+    needed += [path.with_suffix(".txt") for path in files.glob("evaluations/*.json")]
+    if lacking := [path for path in needed if not path.exists()]:
+        raise DataError(f"{lacking[0]} is not there: damaged. Copy the archive again.")
+    names = [str(path.relative_to(files)) for path in files.rglob("*") if path.is_file()]
+    _, other, lost = filecmp.cmpfiles(files, job.folder, names, shallow=False)
+    if job.folder.exists() and (other or lost):
+        raise RunError(
+            f"{job.folder} is there already, and its {min(other + lost)} is not that of "
+            f"{files}. Move that folder away, or give another one with --runs."
+        )
+
+
+def _texts(data: DataConfig, split: str) -> dict[str, str]:
+    """The digests of the texts here: of training, of validation, and of both sides of `split`."""
+    corpus = open_corpus(data)
+    pairs = corpus.split(split)
+    return {
+        "training": corpus.fingerprint("train"),
+        "validation": corpus.fingerprint("valid"),
+        "source": text_digest(pair.src for pair in pairs),
+        "reference": text_digest(pair.tgt for pair in pairs),
+    }
+
+
+def _check_texts(
+    files: Path, job: Job, texts: Callable[[DataConfig, str], Mapping[str, str]]
+) -> None:
+    """Raises RunError if the run had other text than there is here."""
+    data, scores = job.config().data, read_scores(job._replace(folder=files))
+    recorded = read_utf8(files / "corpus.sha256").split() or [""]
+    used: dict[str, str | None] = dict(zip(("training", "validation"), recorded, strict=False))
+    used |= {"source": scores.get("src_sha256"), "reference": scores.get("ref_sha256")}
+    for kind, digest in texts(data, job.scale.split).items():
+        if used.get(kind) not in (None, digest):  # older runs did not record all of them
+            raise RunError(
+                f"{files} had other {kind} text than data.path={data.path!r} has now. Restore "
+                "that text, or name it with --config.data.path=FOLDER."
+            )
+
+
+def _time(minutes: float | None) -> str:
+    return "no fixed time" if minutes is None else f"{minutes:g} minutes"
