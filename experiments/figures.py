@@ -43,12 +43,14 @@ from transformer_jax.reporting.page import (
 )
 from transformer_jax.reporting.plots import (
     BLUE,
-    DOTS_PER_INCH,
     GREEN,
     VERMILION,
     finish_axes,
+    save_figure,
 )
 from transformer_jax.reporting.provenance import revision
+from transformer_jax.runs.run_folder import RunFolder
+from transformer_jax.text.sources import TAB
 from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
 
 if TYPE_CHECKING:
@@ -201,6 +203,12 @@ def draw_attention(asked: Asked) -> list[Part]:
     from transformer_jax.commands.attention import attend, draw_kinds
     from transformer_jax.evaluation.attention import KINDS
 
+    sources = RunFolder(str(asked.workdir)).read_config().model.sources
+    if asked.sentence.count(TAB) != sources - 1:
+        raise UserError(
+            f"--sentence={asked.sentence!r}: this run reads {sources} source sentences. Give them "
+            "with a tab between two."
+        )
     found = attend(str(asked.workdir), asked.sentence, asked.checkpoint)
     return [Text(f"Checkpoint {found.checkpoint}."), *draw_kinds(found, list(KINDS), asked.out)]
 
@@ -247,8 +255,7 @@ def new_figure(width: float, height: float) -> "Figure":
 
 def save(figure: "Figure", path: Path, caption: str) -> Picture:
     """Writes a PNG."""
-    figure.savefig(path, dpi=DOTS_PER_INCH)
-    return Picture(path, caption)
+    return Picture(save_figure(figure, path), caption)
 
 
 # The command -------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,9 @@ import sacrebleu
 from experiments import figures
 from experiments.figures import learning_rates, position_products
 from experiments.figures_bleu import Bucket, bleu_by_length, bleu_figure
+from transformer_jax.config.model import ModelConfig
+from transformer_jax.config.schema import Config
+from transformer_jax.errors import UserError
 from transformer_jax.text import built_in_corpus
 from transformer_jax.text.built_in_corpus import built_in_pairs
 from transformer_jax.use.command_line import exit_status
@@ -203,6 +207,14 @@ def test_a_mistake_is_one_line(flags, message, monkeypatch, tmp_path, capsys):
     error = capsys.readouterr().err
     assert message.replace("FILE", str(tmp_path / "file")) in error and error.count("\n") == 1
     assert files(tmp_path) == {"file"}
+
+
+def test_a_run_of_two_sources_needs_a_sentence_in_each_language(monkeypatch, tmp_path):
+    config = replace(Config(), model=replace(ModelConfig(), sources=2))
+    monkeypatch.setattr(figures.RunFolder, "read_config", lambda folder: config)
+    asked = figures.Asked(tmp_path, "w", figures.SENTENCE, "test", "latest")
+    with pytest.raises(UserError, match="--sentence='The engineer .*reads 2 source sentences. Giv"):
+        figures.draw_attention(asked)
 
 
 def test_a_toy_run_does_not_go_where_results_are(monkeypatch, capsys):
