@@ -48,7 +48,7 @@ from transformer_jax.tables.pack import (
     unpacked_jobs,
 )
 from transformer_jax.tables.preview import listed, predicted
-from transformer_jax.tables.records import raw_records, write_record
+from transformer_jax.tables.records import check_texts, raw_records, write_record
 from transformer_jax.tables.report import (
     Output,
     forget_significance,
@@ -151,6 +151,8 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
         failed: list[str] = []
         if not values["report"] and not values["merge"]:
             check_results(missing)
+            table = _table(experiment, values, output, runs, lines)
+            check_texts(output.folder, lines, table, missing)
             with results_kept(output.folder, missing, plan):
                 failed = _run_missing(missing, experiment.shown(scale)[0], output, values)
         _report(experiment, values, output, runs)
@@ -210,9 +212,7 @@ def _report(experiment: Experiment, values: dict[str, Any], output: Output, runs
     """Writes table and page of all recorded runs, and prints the table."""
     scale = values["scale"]
     lines = read_results(output.results)
-    seeds = tuple(sorted({line.seed for line in lines}))  # whatever --seeds asks
-    table = make_jobs(experiment, scale, runs, (), seeds, values["overrides"])
-    table = with_paces(table, output.paces, values["minutes"])
+    table = _table(experiment, values, output, runs, lines)
     finished(lines, table)  # a line of another config would change a mean
     if experiment.scales[scale].compared:
         update_significance(output, table, lines)
@@ -224,6 +224,19 @@ def _report(experiment: Experiment, values: dict[str, Any], output: Output, runs
     page = write_report(experiment, scale, output, lines, command, found, _counted(table))
     print((output.folder / "table.md").read_text(encoding="utf-8"), end="")
     log.info("%s", page)
+
+
+def _table(
+    experiment: Experiment,
+    values: dict[str, Any],
+    output: Output,
+    runs: Path,
+    lines: Sequence[Line],
+) -> list[Job]:
+    """The runs of all rows and all recorded seeds, whatever --rows and --seeds ask for."""
+    seeds = tuple(sorted({line.seed for line in lines}))
+    table = make_jobs(experiment, values["scale"], runs, (), seeds, values["overrides"])
+    return with_paces(table, output.paces, values["minutes"])
 
 
 def _check_times(
