@@ -104,7 +104,7 @@ def test_translations_that_are_too_few_are_not_compared(call, folder):
 def test_records_that_are_gone_are_a_warning_and_no_empty_one_is_written(call, folder, caplog):
     (folder / "records.jsonl").unlink()
     call("--report")
-    assert "records.jsonl lacks wide, seed 0: no curve, no samples" in caplog.text
+    assert "records.jsonl lacks 2 of 2 runs, such as ('base', 0): no curves" in caplog.text
     assert not (folder / "records.jsonl").exists()
 
 
@@ -113,9 +113,7 @@ TEXTS = {"train.en": results.TRAIN, "valid.de": results.VALID, "test.de": result
 
 @pytest.mark.parametrize("known", ["record", "corpus.sha256", ""])
 @pytest.mark.parametrize("changed", [*TEXTS, None])
-def test_rows_of_one_table_are_trained_on_one_text(
-    known, changed, tmp_path, monkeypatch
-):
+def test_rows_of_one_table_are_trained_on_one_text(known, changed, tmp_path, monkeypatch):
     """The digest of a config has neither data.path nor the text there."""
     data = tmp_path / "data"
     shutil.copytree(tiny_runs.tiny_corpus(), data)
@@ -153,16 +151,23 @@ def test_a_picture_replaces_a_link_that_leads_nowhere(call, folder):
 
 
 @pytest.mark.parametrize(
-    ("of_base", "of_row", "is_tested"),
-    [("", "", True), (NOW, NOW, True), (NOW, "other", False), ("other", "", False)],
+    ("of_base", "in_folder", "of_row", "is_tested"),
+    [
+        ("", "", "", True),
+        (NOW, "", NOW, True),
+        (NOW, NOW, "other", False),
+        ("other", "", "", False),
+        ("", "other", "", False),
+    ],
 )
 def test_rows_with_other_references_have_no_p(
-    of_base, of_row, is_tested, call, folder, monkeypatch, caplog
+    of_base, in_folder, of_row, is_tested, call, folder, monkeypatch, caplog
 ):
     """Those of the base's scores, of the row's and those that are there now must be the same."""
     about = {"row": "base", "seed": 0, "curve": [], "samples": []}
     write_record(folder, {**about, "translations": SAID, "text_sha256": {"references": of_base}})
-    monkeypatch.setattr(report, "translations_of", lambda _, job: (SAID, of_row))
+    found = {"base": in_folder, "wide": of_row}
+    monkeypatch.setattr(report, "translations_of", lambda _, job: (SAID, found[job.row]))
     call("--report")
     assert (folder / "significance.csv").exists() == is_tested
     wrong = "no p of wide, seed 0: the references differ (SHA-256: "

@@ -131,7 +131,7 @@ def check_texts(
     to_read = {job.config().data for job in missing}
     for job in [job for job in jobs if (job.row, job.seed) in recorded]:
         data = job.config().data
-        own = known.get((job.row, job.seed), {}).get(TEXTS) or trained_on(job)
+        own = trained_on(job) | known.get((job.row, job.seed), {}).get(TEXTS, {})
         for name, now in sums(data, job.scale.split).items() if own and data in to_read else ():
             if own.get(name, now) not in ("", now):
                 raise RunError(

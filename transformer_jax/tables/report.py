@@ -141,11 +141,13 @@ def update_significance(output: Output, jobs: Sequence[Job], lines: Sequence[Lin
 def kept_translations(line: Line, job: Job, output: Output) -> tuple[list[str], str] | None:
     """As `translations_of`, for a run of the base row; keeps them in its record once."""
     known = raw_records(output.folder).get((job.row, job.seed), {})
-    sums = known.get(TEXTS, {})
-    if texts := known.get(TRANSLATIONS):
-        return texts, sums.get(REFERENCES, "")
+    texts, sums = known.get(TRANSLATIONS), known.get(TEXTS, {})
+    if texts and sums.get(REFERENCES):
+        return texts, sums[REFERENCES]
     found = translations_of(line, job)
-    if found is not None and known:
+    if texts:  # of an earlier version, which kept no sums
+        return texts, found[1] if found else ""
+    if found and known:
         texts, sums[REFERENCES] = found
         write_record(output.folder, {**known, TRANSLATIONS: texts, TEXTS: sums})
     return found
@@ -182,8 +184,9 @@ def write_report(
     title = f"{experiment.name}, {scale} scale"
     label = experiment.scales[scale].label
     records = read_records(output.folder, lines)
-    for row, seed in {line[:2] for line in lines} - {record[:2] for record in records}:
-        log.warning("%s lacks %s, seed %d: no curve, no samples", output.folder / FILE, row, seed)
+    if lacking := {line[:2] for line in lines} - {record[:2] for record in records}:
+        which = f"{len(lacking)} of {len(lines)} runs, such as {min(lacking)}"
+        log.warning("%s lacks %s: no curves, no samples", output.folder / FILE, which)
     parts = list[Part]()
     for paragraph in _notes(experiment, scale, lines, command).split("\n\n"):
         indented = paragraph.startswith("    ")
