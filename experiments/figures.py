@@ -28,7 +28,7 @@ import numpy as np
 from experiments.figures_bleu import RESAMPLES, SEED, bleu_by_length, bleu_figure
 from transformer_jax.config.files import load_config
 from transformer_jax.config.train import TrainConfig
-from transformer_jax.errors import UserError
+from transformer_jax.errors import DataError, UserError
 from transformer_jax.files import write_atomically
 from transformer_jax.reporting.page import (
     Code,
@@ -49,8 +49,6 @@ from transformer_jax.reporting.plots import (
     save_figure,
 )
 from transformer_jax.reporting.provenance import revision
-from transformer_jax.runs.run_folder import RunFolder
-from transformer_jax.text.sources import TAB
 from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
 
 if TYPE_CHECKING:
@@ -203,13 +201,10 @@ def draw_attention(asked: Asked) -> list[Part]:
     from transformer_jax.commands.attention import attend, draw_kinds
     from transformer_jax.evaluation.attention import KINDS
 
-    sources = RunFolder(str(asked.workdir)).read_config().model.sources
-    if asked.sentence.count(TAB) != sources - 1:
-        raise UserError(
-            f"--sentence={asked.sentence!r}: this run reads {sources} source sentences. Give them "
-            "with a tab between two."
-        )
-    found = attend(str(asked.workdir), asked.sentence, asked.checkpoint)
+    try:
+        found = attend(str(asked.workdir), asked.sentence, asked.checkpoint)
+    except DataError as error:  # the built-in one is of one source
+        raise DataError(f"--sentence={asked.sentence!r:.40}: {error}") from None
     return [Text(f"Checkpoint {found.checkpoint}."), *draw_kinds(found, list(KINDS), asked.out)]
 
 

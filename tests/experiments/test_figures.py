@@ -3,7 +3,6 @@
 import json
 import re
 import sys
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,11 +11,11 @@ import sacrebleu
 from experiments import figures
 from experiments.figures import learning_rates, position_products
 from experiments.figures_bleu import Bucket, bleu_by_length, bleu_figure
-from transformer_jax.config.model import ModelConfig
-from transformer_jax.config.schema import Config
-from transformer_jax.errors import UserError
+from transformer_jax.commands import attention
+from transformer_jax.errors import DataError
 from transformer_jax.text import built_in_corpus
 from transformer_jax.text.built_in_corpus import built_in_pairs
+from transformer_jax.text.sources import encode_sources
 from transformer_jax.use.command_line import exit_status
 
 # Positions and learning rate ---------------------------------------------------------------------
@@ -210,10 +209,9 @@ def test_a_mistake_is_one_line(flags, message, monkeypatch, tmp_path, capsys):
 
 
 def test_a_run_of_two_sources_needs_a_sentence_in_each_language(monkeypatch, tmp_path):
-    config = replace(Config(), model=replace(ModelConfig(), sources=2))
-    monkeypatch.setattr(figures.RunFolder, "read_config", lambda folder: config)
+    monkeypatch.setattr(attention, "attend", lambda _, text, __: encode_sources(None, [text], 2))
     asked = figures.Asked(tmp_path, "w", figures.SENTENCE, "test", "latest")
-    with pytest.raises(UserError, match="--sentence='The engineer .*reads 2 source sentences. Giv"):
+    with pytest.raises(DataError, match="--sentence='The engineer .* has 0 tabs. .* put a tab"):
         figures.draw_attention(asked)
 
 

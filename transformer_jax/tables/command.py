@@ -151,8 +151,7 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
         failed: list[str] = []
         if not values["report"] and not values["merge"]:
             check_results(missing)
-            table = _table(experiment, values, output, runs, lines)
-            check_texts(output.folder, lines, table, missing)
+            check_texts(output.folder, lines, _table(experiment, values, output, runs), missing)
             with results_kept(output.folder, missing, plan):
                 failed = _run_missing(missing, experiment.shown(scale)[0], output, values)
         _report(experiment, values, output, runs)
@@ -212,7 +211,7 @@ def _report(experiment: Experiment, values: dict[str, Any], output: Output, runs
     """Writes table and page of all recorded runs, and prints the table."""
     scale = values["scale"]
     lines = read_results(output.results)
-    table = _table(experiment, values, output, runs, lines)
+    table = _table(experiment, values, output, runs)
     finished(lines, table)  # a line of another config would change a mean
     if experiment.scales[scale].compared:
         update_significance(output, table, lines)
@@ -226,15 +225,9 @@ def _report(experiment: Experiment, values: dict[str, Any], output: Output, runs
     log.info("%s", page)
 
 
-def _table(
-    experiment: Experiment,
-    values: dict[str, Any],
-    output: Output,
-    runs: Path,
-    lines: Sequence[Line],
-) -> list[Job]:
+def _table(experiment: Experiment, values: dict[str, Any], output: Output, runs: Path) -> list[Job]:
     """The runs of all rows and all recorded seeds, whatever --rows and --seeds ask for."""
-    seeds = tuple(sorted({line.seed for line in lines}))
+    seeds = tuple(sorted({line.seed for line in read_results(output.results)}))
     table = make_jobs(experiment, values["scale"], runs, (), seeds, values["overrides"])
     return with_paces(table, output.paces, values["minutes"])
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from transformer_jax.config.checks import LARGEST_INT
-from transformer_jax.config.schema import KEYS, Config, value_at
+from transformer_jax.config.schema import Config, value_at
 from transformer_jax.errors import DataError, RunError
 from transformer_jax.files import read_json, read_table, read_utf8, write_table
 from transformer_jax.kinds import wrong_field
@@ -53,8 +53,8 @@ class Line(NamedTuple):
 
 
 MAY_BE_EMPTY = ("paper_bleu", "device_rate")  # columns where NaN, no value, is an empty cell
-RANGES = dict.fromkeys(("bleu", "paper_bleu", "chrf"), (0, 100.0001))
-RANGES |= {"seed": (0, KEYS["seed"].at_most), "steps": (1, LARGEST_INT)}
+RANGES: dict[str, tuple[float, float]] = {"seed": (0, 2**32 - 1), "steps": (1, LARGEST_INT)}
+RANGES |= dict.fromkeys(("bleu", "paper_bleu", "chrf"), (0, 100.0001))
 
 
 def counts(config: Config) -> tuple[int, float]:
@@ -230,7 +230,8 @@ def read_evaluation(job: Job) -> Evaluation | None:
         return None
     scores, text = read_json(path), path.with_suffix(".txt")
     lines = read_utf8(text).split("\n")[:-1]
-    found = Evaluation(lines, *(scores.get(name) for name in Evaluation._fields[1:]))
+    values: Any = [scores.get(name) for name in Evaluation._fields[1:]]
+    found = Evaluation(lines, *values)
     if wrong := wrong_field(found):
         raise DataError(f"{path}: {wrong}. Restore the file, or run `evaluate` again.")
     if found.sentences not in (None, len(lines)):
