@@ -151,7 +151,7 @@ def _curves(by_budget: dict[int, list[Line]], folder: Path) -> Path:
     """Draws BLEU over training FLOPs and over minutes, a line for each contender."""
     from matplotlib.figure import Figure
 
-    from transformer_jax.reporting.plots import finish_axes, plot_curve, use_log_axis
+    from transformer_jax.reporting.plots import finish_axes, plot_curve, save_figure, use_log_axis
 
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
@@ -176,8 +176,7 @@ def _curves(by_budget: dict[int, list[Line]], folder: Path) -> Path:
         finish_axes(axes, label, "BLEU")
     panels[0].legend(frameon=False, fontsize=8)
     path = folder / "budgets.png"
-    figure.savefig(path, dpi=120)
-    return path
+    return save_figure(figure, path)
 
 
 def rate_scale(rate: float) -> Scale:

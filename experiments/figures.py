@@ -28,7 +28,7 @@ import numpy as np
 from experiments.figures_bleu import RESAMPLES, SEED, bleu_by_length, bleu_figure
 from transformer_jax.config.files import load_config
 from transformer_jax.config.train import TrainConfig
-from transformer_jax.errors import UserError
+from transformer_jax.errors import DataError, UserError
 from transformer_jax.files import write_atomically
 from transformer_jax.reporting.page import (
     Code,
@@ -43,10 +43,10 @@ from transformer_jax.reporting.page import (
 )
 from transformer_jax.reporting.plots import (
     BLUE,
-    DOTS_PER_INCH,
     GREEN,
     VERMILION,
     finish_axes,
+    save_figure,
 )
 from transformer_jax.reporting.provenance import revision
 from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
@@ -201,7 +201,10 @@ def draw_attention(asked: Asked) -> list[Part]:
     from transformer_jax.commands.attention import attend, draw_kinds
     from transformer_jax.evaluation.attention import KINDS
 
-    found = attend(str(asked.workdir), asked.sentence, asked.checkpoint)
+    try:
+        found = attend(str(asked.workdir), asked.sentence, asked.checkpoint)
+    except DataError as error:  # the built-in one is of one source
+        raise DataError(f"--sentence={asked.sentence!r:.40}: {error}") from None
     return [Text(f"Checkpoint {found.checkpoint}."), *draw_kinds(found, list(KINDS), asked.out)]
 
 
@@ -247,8 +250,7 @@ def new_figure(width: float, height: float) -> "Figure":
 
 def save(figure: "Figure", path: Path, caption: str) -> Picture:
     """Writes a PNG."""
-    figure.savefig(path, dpi=DOTS_PER_INCH)
-    return Picture(path, caption)
+    return Picture(save_figure(figure, path), caption)
 
 
 # The command -------------------------------------------------------------------------------------

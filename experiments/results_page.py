@@ -23,7 +23,7 @@ from transformer_jax.reporting.page import markdown_table
 from transformer_jax.tables.experiment import Experiment
 from transformer_jax.tables.results import read_results
 from transformer_jax.tables.statistics import METRICS, of_row, text_of
-from transformer_jax.use.command_line import exit_status
+from transformer_jax.use.command_line import exit_status, parse_flags
 
 PAGE = Path("docs/results.md")
 BLOCK = re.compile(
@@ -35,7 +35,12 @@ VERDICTS = re.compile(r"^## Verdicts.*?\n\n(?P<table>(?:\|.*\n)+)", re.MULTILINE
 
 def main() -> int:
     """Writes the page; the exit status."""
-    return exit_status(lambda: write_atomically(PAGE, rendered(PAGE).encode()))
+
+    def write() -> None:
+        parse_flags("results_page", [], sys.argv[1:], keys=())  # it takes none
+        write_atomically(PAGE, rendered(PAGE).encode())
+
+    return exit_status(write)
 
 
 def rendered(page: Path) -> str:

@@ -24,11 +24,11 @@ from transformer_jax.reporting.page import (
 )
 from transformer_jax.reporting.plots import (
     BLUE,
-    DOTS_PER_INCH,
     GREEN,
     PURPLE,
     VERMILION,
     finish_axes,
+    save_figure,
     use_log_axis,
 )
 
@@ -203,8 +203,8 @@ def crossing(first: pd.Series, second: pd.Series) -> float:
 def report(folder: Path) -> None:
     """Writes table.md, index.html and the plots, from results.csv alone."""
     results = read_results(folder / "results.csv")
-    cost_figure(results).savefig(folder / "cost.png", dpi=DOTS_PER_INCH)
-    crossing_figure(results).savefig(folder / "crossing.png", dpi=DOTS_PER_INCH)
+    save_figure(cost_figure(results), folder / "cost.png")
+    save_figure(crossing_figure(results), folder / "crossing.png")
     title = "Table 1: what a layer costs"
     first = results.usual.iloc[0]
     made_by = f"{first.device}; {first.date}, revision {first.revision}; float32, "

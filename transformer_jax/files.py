@@ -77,6 +77,13 @@ def is_stream(path: Path) -> bool:
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
+def is_there(path: Path) -> bool:
+    """Whether there is a file. Raises DataError: it is a link that leads nowhere."""
+    if path.is_symlink() and not path.exists():
+        raise DataError(f"{path} is a link that leads nowhere. Mount its disk, or remove the link.")
+    return path.exists()
+
+
 def read_utf8(path: Path) -> str:
     """The text of a file, without a byte order mark, which Excel writes.
 
@@ -152,7 +159,7 @@ def read_table(
       DataError: the file is damaged, a cell is not of its column's type or range, or a row is
         there twice.
     """
-    if not path.exists():
+    if not is_there(path):
         return []
     rows = list[Any]()
     first_numbers = dict[tuple[Any, ...], int]()

@@ -15,7 +15,7 @@ from experiments.claims.judging import Claim, Finding, Known
 from experiments.evidence import Evidence, Probe
 from experiments.judging import FAILS, HOLDS
 from transformer_jax.reporting.page import Part, Picture, Table
-from transformer_jax.reporting.plots import BLUE, DOTS_PER_INCH, VERMILION, finish_axes
+from transformer_jax.reporting.plots import BLUE, VERMILION, finish_axes, save_figure
 
 SATURATES = Claim("Without scaling, softmax saturates at large d_k", "section 3.2.1")
 SMALL_GRADIENTS = Claim(
@@ -162,7 +162,5 @@ def _plot(known: Known, measured: Evidence) -> Part:
         axes.set_xscale("log", base=2)
         finish_axes(axes, "d_k", AXES[what])
     axes.legend(frameon=False)
-    path = known.folder / "scaling.png"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=DOTS_PER_INCH)
+    path = save_figure(figure, known.folder / "scaling.png")
     return Picture(path, "Softmax over scores of entries with variance 1")

@@ -11,8 +11,11 @@ import sacrebleu
 from experiments import figures
 from experiments.figures import learning_rates, position_products
 from experiments.figures_bleu import Bucket, bleu_by_length, bleu_figure
+from transformer_jax.commands import attention
+from transformer_jax.errors import DataError
 from transformer_jax.text import built_in_corpus
 from transformer_jax.text.built_in_corpus import built_in_pairs
+from transformer_jax.text.sources import encode_sources
 from transformer_jax.use.command_line import exit_status
 
 # Positions and learning rate ---------------------------------------------------------------------
@@ -203,6 +206,13 @@ def test_a_mistake_is_one_line(flags, message, monkeypatch, tmp_path, capsys):
     error = capsys.readouterr().err
     assert message.replace("FILE", str(tmp_path / "file")) in error and error.count("\n") == 1
     assert files(tmp_path) == {"file"}
+
+
+def test_a_run_of_two_sources_needs_a_sentence_in_each_language(monkeypatch, tmp_path):
+    monkeypatch.setattr(attention, "attend", lambda _, text, __: encode_sources(None, [text], 2))
+    asked = figures.Asked(tmp_path, "w", figures.SENTENCE, "test", "latest")
+    with pytest.raises(DataError, match="--sentence='The engineer .* has 0 tabs. .* put a tab"):
+        figures.draw_attention(asked)
 
 
 def test_a_toy_run_does_not_go_where_results_are(monkeypatch, capsys):

@@ -58,5 +58,8 @@ def test_results_that_are_not_there_are_one_line(kind, tmp_path, in_checkout, mo
     with pytest.raises(DataError):
         rendered(page)
     monkeypatch.setattr(results_page, "PAGE", page)
-    assert results_page.main() == 2
-    assert capsys.readouterr().err.count("\n") == 1 and "old" in page.read_text()
+    for flags, message in (([], "scores/small"), (["--out=x"], "Unknown command line flag 'out'")):
+        monkeypatch.setattr("sys.argv", ["results_page", *flags])
+        assert results_page.main() == 2
+        error = capsys.readouterr().err
+        assert message in error and error.count("\n") == 1 and "old" in page.read_text()

@@ -1,35 +1,41 @@
 """Results that someone edited or that lost a file: named in one line, and never counted."""
 
+import contextlib
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests import tiny_runs
 from tests.tables.test_statistics import line
 from transformer_jax.errors import ConfigError, DataError, RunError
-from transformer_jax.files import write_csv
+from transformer_jax.files import write_atomically, write_csv
 from transformer_jax.kinds import fits, wrong_field
 from transformer_jax.reporting.page import Part, Text
-from transformer_jax.tables import command, pack, report
+from transformer_jax.runs.evaluations import text_digest
+from transformer_jax.tables import command, pack, report, results
 from transformer_jax.tables.experiment import Experiment, Scale, make_jobs
 from transformer_jax.tables.pace import Pace, keep_pace
 from transformer_jax.tables.records import write_record
 from transformer_jax.tables.report import Output
 from transformer_jax.tables.results import write_results
+from transformer_jax.text.corpora import open_corpus
 
 ROWS = {"base": {}, "wide": {"model.d_ff": 8}}
 CONFIG = str(Path(__file__).parents[2] / "configs" / "demo.py")
 EXPERIMENT = Experiment("edited", ROWS, {"small": Scale(CONFIG, split="valid")})
 MINUTES = 3.0
 SAID = ["one of the texts"] * 1_000
+NOW = text_digest(SAID)
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Two finished rows, whose runs are gone."""
-    monkeypatch.setattr(report, "translations_of", lambda _, job: SAID)
+    monkeypatch.setattr(report, "translations_of", lambda _, job: (SAID, ""))
     monkeypatch.setattr(report, "references", lambda job: (SAID, SAID))
     jobs = make_jobs(EXPERIMENT, "small", tmp_path)
     lines = [line(job.row, 0, 20.0, config_digest=job.digest()) for job in jobs]
@@ -95,12 +101,90 @@ def test_translations_that_are_too_few_are_not_compared(call, folder):
         call("--report")
 
 
+def test_records_that_are_gone_are_a_warning_and_no_empty_one_is_written(call, folder, caplog):
+    (folder / "records.jsonl").unlink()
+    call("--report")
+    assert "records.jsonl lacks 2 of 2 runs, such as ('base', 0): no curves" in caplog.text
+    assert not (folder / "records.jsonl").exists()
+
+
+TEXTS = {"train.en": results.TRAIN, "valid.de": results.VALID, "test.de": results.REFERENCES}
+
+
+@pytest.mark.parametrize("known", ["record", "corpus.sha256", ""])
+@pytest.mark.parametrize("changed", [*TEXTS, None])
+def test_rows_of_one_table_are_trained_on_one_text(known, changed, tmp_path, monkeypatch):
+    """The digest of a config has neither data.path nor the text there."""
+    data = tmp_path / "data"
+    shutil.copytree(tiny_runs.tiny_corpus(), data)
+    values = tiny_runs.tiny_values(data__path=str(data))
+    scale = Scale(str(tiny_runs.write_preset(tmp_path / "preset.py", values)))
+    [job, _] = make_jobs(Experiment("t", ROWS, {"small": scale}), "small", tmp_path / "t" / "small")
+    write_results(tmp_path / "results.csv", [line("base", 0, 1.0, config_digest=job.digest())])
+    corpus = open_corpus(job.config().data)
+    sums = [corpus.fingerprint("train"), corpus.fingerprint("valid")]
+    sums += [text_digest(pair.tgt for pair in corpus.split("test"))] if known == "record" else []
+    about = {"row": "base", "seed": 0, "curve": [], "samples": []}
+    if known == "record":
+        about["text_sha256"] = dict(zip(TEXTS.values(), sums, strict=True))
+    elif known:
+        write_atomically(job.folder / known, "\n".join(sums).encode())
+    write_record(tmp_path, about)
+    if changed:
+        edit(data / changed, "e", "a")
+    monkeypatch.setattr(command, "_run_missing", lambda *_: [])
+    flags = {"scale": "small", "rows": "wide", "seeds": None, "overrides": {}}
+    flags |= {"runs": str(tmp_path), "out": str(tmp_path)}
+    is_known = changed in [*TEXTS][: len(sums)] and known
+    match = (
+        f"^base, seed 0 was recorded with other text: the SHA-256 sum of its {TEXTS.get(changed)}"
+    )
+    with pytest.raises(RunError, match=match) if is_known else contextlib.nullcontext():
+        command.run(Experiment("t", ROWS, {"small": scale}), flags)
+
+
+def test_a_picture_replaces_a_link_that_leads_nowhere(call, folder):
+    (folder / "perplexity.png").symlink_to("/nowhere/x.png")
+    edit(folder / "results.csv", ",5.0,20.0", ",6.0,20.0")
+    call("--report")
+    assert (folder / "perplexity.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("of_base", "in_folder", "of_row", "is_tested"),
+    [
+        ("", "", "", True),
+        (NOW, "", NOW, True),
+        (NOW, NOW, "other", False),
+        ("other", "", "", False),
+        ("", "other", "", False),
+    ],
+)
+def test_rows_with_other_references_have_no_p(
+    of_base, in_folder, of_row, is_tested, call, folder, monkeypatch, caplog
+):
+    """Those of the base's scores, of the row's and those that are there now must be the same."""
+    about = {"row": "base", "seed": 0, "curve": [], "samples": []}
+    write_record(folder, {**about, "translations": SAID, "text_sha256": {"references": of_base}})
+    found = {"base": in_folder, "wide": of_row}
+    monkeypatch.setattr(report, "translations_of", lambda _, job: (SAID, found[job.row]))
+    call("--report")
+    assert (folder / "significance.csv").exists() == is_tested
+    wrong = "no p of wide, seed 0: the references differ (SHA-256: "
+    assert (wrong in caplog.text and f" other, the text now {NOW:.12}" in caplog.text) != is_tested
+
+
 def test_rows_with_a_time_have_their_number_of_updates(call, folder):
     with pytest.raises(DataError, match=r"pace.csv has no line of 'base', which .*results.csv has"):
         call("--list", f"--minutes={MINUTES}")
     for row in ROWS:
-        keep_pace(folder / "pace.csv", Pace(row, MINUTES, 7, 0.1, 1.0, 2.0, "cpu", "2026-01-01"))
-    for old, new, wrong in ((",7,", ",0,", "steps='0'"), (",0.1,", ",nan,", "step='nan'")):
+        keep_pace(folder / "pace.csv", Pace(row, MINUTES, 700, 0.1, 1.0, 2.0, "cpu", "2026-01-01"))
+    with pytest.raises(ConfigError, match="gives each row 3 minutes: add --minutes=3, or give"):
+        call("--report")
+    with pytest.raises(RunError, match="It took 10 updates, not 700: if pace.csv has the number"):
+        call("--report", f"--minutes={MINUTES}")
+    steps = [(",700,", f",{wrong},", f"steps='{wrong}'") for wrong in ("0", "9" * 20)]
+    for old, new, wrong in (*steps, (",0.1,", ",nan,", "step='nan'")):
         edit(folder / "pace.csv", old, new)
         with pytest.raises(DataError, match=f"pace.csv, line 2: .*{wrong} is not of its range"):
             call("--list", f"--minutes={MINUTES}")

@@ -24,6 +24,7 @@ SAID = {
     "a": [*WANTED[:10], *("another thing altogether" for _ in range(20))],
     "b": [*WANTED[:29], "sentence number 0 of the test"],
 }
+GOOD = {"row": "a", "seed": 0, "curve": [], "samples": []}
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def at_hand(monkeypatch):
     """Rows whose runs' folders are there."""
     rows = set(SAID)
     monkeypatch.setattr(
-        report, "translations_of", lambda _, job: SAID[job.row] if job.row in rows else None
+        report, "translations_of", lambda _, job: (SAID[job.row], "") if job.row in rows else None
     )
     monkeypatch.setattr(report, "references", lambda job: ([], WANTED))
     return rows
@@ -41,6 +42,7 @@ def test_the_base_row_s_translations_are_kept_for_rows_that_are_run_elsewhere(at
     output = Output(tmp_path)
     jobs = make_jobs(EXPERIMENT, "small", Path("runs"))
     lines = [line(row, 0, 1.0) for row in SAID]
+    write_record(tmp_path, {**GOOD, "row": "base"})
     assert update_significance(output, jobs, lines[:1]) == {}
     at_hand -= {"base", "b"}
     found = update_significance(output, jobs, lines)
@@ -65,7 +67,7 @@ def test_a_run_made_anew_is_tested_anew(at_hand, tmp_path, monkeypatch):
 
     def left(row: str) -> tuple[set[tuple[str, int]], list[str]]:
         """What is kept once that row was run again with seed 0."""
-        record = {"row": row, "seed": 0}
+        record = {**GOOD, "row": row}
         monkeypatch.setattr(command, "collect", lambda _: (line(row, 0, 1.0), record))
         for seed in (0, 1):
             base = {"row": "base", "seed": seed, "curve": [], "samples": []}
@@ -128,9 +130,6 @@ def test_a_record_is_read_as_it_was_written(tmp_path):
     assert read_records(tmp_path, [line("b", 0, 1.0)]) == [other]
 
 
-GOOD = {"row": "a", "seed": 0, "curve": [], "samples": []}
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -140,7 +139,11 @@ GOOD = {"row": "a", "seed": 0, "curve": [], "samples": []}
         {**GOOD, "curve": [{"kind": "valid", "step": 1}]},
         {**GOOD, "curve": [{"kind": "valid", "step": 10, "perplexity": -5}]},
         {**GOOD, "curve": [{"kind": "valid", "step": -1, "perplexity": 5}]},
-        {**GOOD, "samples": [["s", "r"]]},
+        {**GOOD, "curve": [{"kind": "valid", "step": 10**10, "perplexity": 5.0}]},
+        {**GOOD, "curve": [{"kind": "valid", "step": math.inf, "perplexity": 5.0}]},
+        {**GOOD, "curve": [{"kind": "valid", "step": 1, "perplexity": 10**400}]},
+        *({**GOOD, "samples": [sample]} for sample in (["s", "r"], "abc", [1, None, {}], 3)),
+        *({**GOOD, "translations": texts} for texts in ("text", [3])),
         *({**GOOD, "sets": sets} for sets in ({"valid": 27.5}, "valid", 3)),
     ],
 )
@@ -157,9 +160,9 @@ def test_what_is_no_record_is_refused(content, tmp_path):
         (b"[]", ", line 1: a JSON list; expected an object"),
         (b'{"row": "\xff"}', ", line 1: not UTF-8"),
         (b"[" * 100_000, ", line 1: cannot be read"),
-        (b'{"row": "b", "seed": 0}\n{"row": "a"}', ", line 2: not the record of a run"),
+        (json.dumps(GOOD).encode() + b'\n{"row": "a"}', ", line 2: not the record of a run"),
         (
-            b'{"row": "a", "seed": 0}\n{"row": "b", "seed": 0}\n{"row": "a", "seed": 0}',
+            "\n".join(json.dumps({**GOOD, "row": row}) for row in "aba").encode(),
             ", lines 1 and 3: both are of row 'a' and seed 0",
         ),
     ],
@@ -173,9 +176,8 @@ def test_a_damaged_file_of_records_is_refused_naming_the_line(content, message, 
 def test_a_run_that_two_processes_recorded_has_one_line(tmp_path, monkeypatch):
     output = Output(tmp_path)
     job = make_jobs(EXPERIMENT, "small", Path("runs"))[1]
-    record = {"row": "a", "seed": 0}
     for bleu in (1.0, 2.0):
-        monkeypatch.setattr(command, "collect", lambda _, bleu=bleu: (line("a", 0, bleu), record))
+        monkeypatch.setattr(command, "collect", lambda _, bleu=bleu: (line("a", 0, bleu), GOOD))
         command._keep(job, "base", output)
     assert [found.bleu for found in read_results(output.results)] == [2.0]
 

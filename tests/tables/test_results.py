@@ -1,6 +1,7 @@
 """results.csv, and what makes a line of a run."""
 
 import dataclasses
+import json
 import math
 from pathlib import Path
 
@@ -10,15 +11,18 @@ from experiments import table3_ablations
 from tests.tables.test_statistics import LINES, line
 from transformer_jax.config.files import load_config, split_overrides
 from transformer_jax.errors import ConfigError, DataError, RunError
+from transformer_jax.files import write_atomically
 from transformer_jax.runs.evaluations import evaluation_path, write_evaluation
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.tables import results
 from transformer_jax.tables.digests import digest_of
 from transformer_jax.tables.experiment import Experiment, Scale, check_rows, make_jobs
+from transformer_jax.tables.records import raw_records
 from transformer_jax.tables.results import counts, finished, read_results, write_results
 
 ROOT = Path(__file__).parent.parent.parent
 DEMO = str(ROOT / "configs" / "demo.py")
+SCORES = {"bleu": 12.5, "chrf": 50.0, "bleu_signature": "s", "device": "cpu"}
 EXPERIMENT = Experiment(
     "two",
     rows={"base": {}, "16 heads": {"model.num_heads": 16}},
@@ -60,6 +64,8 @@ def test_what_has_no_value_is_an_empty_cell_and_was_nan(tmp_path):
         (b"base,1,", b"b" * 200_000 + b",1,", "line 3: field larger"),
         (b"base,1,", b"base,0,", "lines 2 and 3: both are of row"),
         (b"base,1,", b"base,-1,", "line 3: seed='-1' is not of its range"),
+        (b"base,1,", b"base,4294967296,", "line 3: seed='4294967296' is not of its range"),
+        (b",10,d,", b",99999999999999999999,d,", "line 2: steps='99999999999999999999' is not of"),
         (b"base,1,5.0,", b"base,1,inf,", "line 3: perplexity='inf' is not of its range"),
         (b"22.0", b"nan", "line 3: bleu='nan' is not of its range"),
         (b"22.0", b"-5", "line 3: bleu='-5' is not of its range"),
@@ -81,6 +87,13 @@ def test_a_file_of_something_else_is_refused(content, tmp_path):
     path.write_bytes(content)
     with pytest.raises(DataError, match=f"^{path}, line [12]: (its columns are not|not UTF-8)"):
         read_results(path)
+
+
+def test_a_link_that_leads_nowhere_is_no_empty_table(tmp_path):
+    for name, read in (("results.csv", read_results), ("records.jsonl", raw_records)):
+        (tmp_path / name).symlink_to(tmp_path / "unmounted")
+        with pytest.raises(DataError, match=f"{name} is a link that leads nowhere. Mount its disk"):
+            read(tmp_path / name if name == "results.csv" else tmp_path)
 
 
 def test_a_folder_in_its_place_is_refused(tmp_path):
@@ -122,7 +135,7 @@ def test_seeds_are_any_sequence_of_numbers(seeds):
         ({"rows": {}}, "two has no rows"),
         ({"rows": {"..": {}}}, "names of rows, as files, must differ"),
         ({"rows": {"a b": {}, "a_b": {}}}, "names of rows, as files, must differ"),
-        *(({"rows": {name: {}}}, "must be one line without ';'") for name in ("a\nb", "a;b")),
+        *(({"rows": {name: {}}}, "must be one line without ';'") for name in ("a\nb", "a;b", "a ")),
         ({"rows": {"a": 3}}, r"rows is \{'a': 3\}; expected Mapping\[str, Mapping"),
         ({"about": None}, "two: about is None; expected str"),
         ({"findings": 3}, "two: findings is 3; expected Callable"),
@@ -190,10 +203,30 @@ def test_translations_are_those_of_the_recorded_run_alone(tmp_path):
     assert results.translations_of(line("base", 0, 12.5), job) is None
     folder = job.folder / "evaluations"
     folder.mkdir(parents=True)
-    (folder / "test.5-last2.beam4.json").write_text('{"bleu": 12.5}')
+    (folder / "test.5-last2.beam4.json").write_text(json.dumps(SCORES))
     (folder / "test.5-last2.beam4.txt").write_text("eins\n\nzwei\n")
-    assert results.translations_of(line("base", 0, 12.5), job) == ["eins", "", "zwei"]
+    assert results.translations_of(line("base", 0, 12.5), job) == (["eins", "", "zwei"], "")
     assert results.translations_of(line("base", 0, 12.6), job) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "text", "message"),
+    [
+        ({"bleu": None}, "eins\n", ".json: bleu is None; expected float. Restore"),
+        ({"chrf": "50"}, "eins\n", ".json: chrf is '50'; expected float. Restore"),
+        ({"paper_bleu": "x"}, "eins\n", r".json: paper_bleu is 'x'; expected float \| None. Res"),
+        ({"sentences": 2}, "eins\n", ".txt has 1 lines, and .*json the scores of 2. Restore"),
+        ({}, None, ".txt cannot be read: No such file"),
+    ],
+)
+def test_an_evaluation_that_lacks_something_is_refused(change, text, message, tmp_path):
+    job = make_jobs(EXPERIMENT, "small", tmp_path)[0]
+    path = job.folder / "evaluations" / "test.5-last2.beam4.txt"
+    write_evaluation(path, ["eins"], {**SCORES, **change})
+    path.unlink() if text is None else path.write_text(text)
+    for read in (results.hypotheses, results.read_evaluation):
+        with pytest.raises(DataError, match=f"^{path.with_suffix('')}{message}"):
+            read(job)
 
 
 def test_a_row_has_its_own_config_file_and_average():
@@ -219,16 +252,19 @@ def test_a_line_has_the_rate_of_all_devices_of_its_run(monkeypatch, tmp_path):
         {"kind": "train", "step": steps, "nats_per_token": 1.0, **window},
         {"kind": "valid", "step": steps, "perplexity": 5.0},
     ]
-    scores = {"bleu": 20.0, "paper_bleu": None, "chrf": 50.0, "bleu_signature": "s"}
-    scores |= {"device": "NVIDIA H100 80GB HBM3", "devices": 4}
+    scores = {**SCORES, "bleu": 20.0, "device": "NVIDIA H100 80GB HBM3", "devices": 4}
+    path = job.folder / "evaluations" / f"test.{steps}.beam4.txt"
+    write_evaluation(path, ["eins"], {**scores, "ref_sha256": "r"})
+    write_atomically(job.folder / "corpus.sha256", b"t\nv\n")
     monkeypatch.setattr(results, "read_metrics", lambda folder: metrics)
-    monkeypatch.setattr(results, "read_scores", lambda job: scores)
     monkeypatch.setattr(results, "samples", lambda job: [])
     found, record = results.collect(job)
     assert (found.device_rate, found.perplexity) == (4 * 989e12, 5.0)
     assert math.isnan(results.device_rate("cpu", 1, "float32"))
     assert (found.bleu, found.chrf) == (20.0, 50.0) and math.isnan(found.paper_bleu)
     assert [point["kind"] for point in record["curve"]] == ["train", "valid"]
+    sums = {"training split": "t", "validation split": "v", "references": "r"}
+    assert record["text_sha256"] == sums
     metrics[1]["step"] -= 1
     with pytest.raises(RunError, match=f"no validation at step {steps}: a row is trained to its"):
         results.collect(job)

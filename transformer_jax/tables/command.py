@@ -42,7 +42,7 @@ from transformer_jax.tables.pace import (
 )
 from transformer_jax.tables.pack import RESULTS, Plan, pack, read_plan, results_kept, unpack
 from transformer_jax.tables.preview import listed, predicted
-from transformer_jax.tables.records import raw_records, write_record
+from transformer_jax.tables.records import check_texts, raw_records, write_record
 from transformer_jax.tables.report import (
     Output,
     forget_significance,
@@ -130,6 +130,7 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
     missing = [job for job in jobs if (job.row, job.seed) not in done]
     if values["pack"]:
         left = [job for job in unpaced if (job.row, job.seed) not in done]
+        check_texts(output.folder, lines, _table(experiment, values, output, runs), left)
         plan = pack(left, values, read_paces(output.paces, minutes), Path(values["pack"]))
         print(_packed_text(experiment, plan))
     elif values["list"]:
@@ -149,6 +150,7 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
         failed: list[str] = []
         if not values["report"] and not values["merge"]:
             check_results(missing)
+            check_texts(output.folder, lines, _table(experiment, values, output, runs), missing)
             # All jobs: those that an earlier call finished belong to results.tgz too.
             with results_kept(output.folder, jobs, plan):
                 failed = _run_missing(missing, experiment.shown(scale)[0], output, values)
@@ -206,9 +208,7 @@ def _report(experiment: Experiment, values: dict[str, Any], output: Output, runs
     """Writes table and page of all recorded runs, and prints the table."""
     scale = values["scale"]
     lines = read_results(output.results)
-    seeds = tuple(sorted({line.seed for line in lines}))  # whatever --seeds asks
-    table = make_jobs(experiment, scale, runs, (), seeds, values["overrides"])
-    table = with_paces(table, output.paces, values["minutes"])
+    table = _table(experiment, values, output, runs)
     finished(lines, table)  # a line of another config would change a mean
     if experiment.scales[scale].compared:
         update_significance(output, table, lines)
@@ -220,6 +220,13 @@ def _report(experiment: Experiment, values: dict[str, Any], output: Output, runs
     page = write_report(experiment, scale, output, lines, command, found, _counted(table))
     print((output.folder / "table.md").read_text(encoding="utf-8"), end="")
     log.info("%s", page)
+
+
+def _table(experiment: Experiment, values: dict[str, Any], output: Output, runs: Path) -> list[Job]:
+    """The runs of all rows and all recorded seeds, whatever --rows and --seeds ask for."""
+    seeds = tuple(sorted({line.seed for line in read_results(output.results)}))
+    table = make_jobs(experiment, values["scale"], runs, (), seeds, values["overrides"])
+    return with_paces(table, output.paces, values["minutes"])
 
 
 def _check_times(

@@ -257,8 +257,11 @@ def _check_names(experiment: Experiment, scale: str) -> None:
     if len({slug(row) for row in rows} - {"", ".", ".."}) < len(rows):
         raise ConfigError(f"{name}: names of rows, as files, must differ and have a letter.")
     for row in rows:
-        if not row.isprintable() or ";" in row:  # a table has one line for a row
-            raise ConfigError(f"{name}: the row name {row!r} must be one line without ';'.")
+        if not row.isprintable() or ";" in row or row != row.strip():  # --rows separates by ;
+            raise ConfigError(
+                f"{name}: the row name {row!r} must be one line without ';', and without spaces "
+                "at its ends."
+            )
 
 
 def check_rows(jobs: Sequence[Job]) -> None:

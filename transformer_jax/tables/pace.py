@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from transformer_jax.config.checks import LARGEST_INT
 from transformer_jax.config.schema import Config
 from transformer_jax.errors import ConfigError
 from transformer_jax.files import read_json, read_table, write_atomically, write_table
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 AT_LEAST, SECONDS = 20, 5.0  # updates, and seconds, that are timed
-RANGES = {"steps": (1, math.inf), **dict.fromkeys(("minutes", "seconds_per_step"), (0, math.inf))}
+RANGES: dict[str, tuple[float, float]] = {"steps": (1, LARGEST_INT)}
+RANGES |= dict.fromkeys(("minutes", "seconds_per_step"), (0, math.inf))
 
 
 class Pace(NamedTuple):
@@ -46,16 +48,19 @@ class Pace(NamedTuple):
 
 
 def read_paces(path: Path, minutes: float | None) -> dict[str, Pace]:
-    """The rows' paces in a pace.csv; empty if there is none yet, or rows get no time (None).
+    """The rows' paces in a pace.csv; empty if there is none yet.
 
     Raises:
       DataError: the file is damaged.
-      ConfigError: a row got another number of minutes.
+      ConfigError: a row got another number of minutes, or rows get no time (None) now.
     """
-    if minutes is None:
-        return {}
     paces = {pace.row: pace for pace in read_table(path, Pace, ranges=RANGES)}
     for pace in paces.values():
+        if minutes is None:
+            raise ConfigError(
+                f"{path} gives each row {pace.minutes:g} minutes: add --minutes={pace.minutes:g}, "
+                "or give another folder with --out."
+            )
         if pace.minutes != minutes:
             raise ConfigError(
                 f"--minutes={minutes:g}: {path} has {pace.minutes:g} minutes for {pace.row!r}, and "

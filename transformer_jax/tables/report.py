@@ -27,14 +27,15 @@ from transformer_jax.reporting.page import (
 )
 from transformer_jax.reporting.plots import (
     BLUE,
-    DOTS_PER_INCH,
     VERMILION,
     finish_axes,
     is_wide,
     plot_curve,
     run_style,
+    save_figure,
     use_log_axis,
 )
+from transformer_jax.runs.evaluations import text_digest
 from transformer_jax.tables.experiment import Experiment, Job
 from transformer_jax.tables.records import (
     FILE,
@@ -44,7 +45,13 @@ from transformer_jax.tables.records import (
     read_records,
     write_record,
 )
-from transformer_jax.tables.results import Line, references, translations_of
+from transformer_jax.tables.results import (
+    REFERENCES,
+    TEXTS,
+    Line,
+    references,
+    translations_of,
+)
 from transformer_jax.tables.statistics import (
     METRICS,
     Counted,
@@ -106,29 +113,43 @@ def update_significance(output: Output, jobs: Sequence[Job], lines: Sequence[Lin
     }
     for line, job in finished:
         key = (job.row, job.seed)
-        base_texts = bases.get(job.seed)
-        if key in known or job.row == base or base_texts is None:
+        of_base = bases.get(job.seed)
+        if key in known or job.row == base or of_base is None:
             continue
-        if (texts := translations_of(line, job)) is not None:
+        if (own := translations_of(line, job)) is not None:
             wanted = references(job)[1]
-            if len(base_texts) != len(wanted):
-                raise DataError(
-                    f"{output.folder / FILE}: {base}, seed {job.seed}, has {len(base_texts)} "
-                    f"translations of {len(wanted)} lines. Restore the file, or remove that line."
-                )
-            p = compare(base_texts, texts, wanted).p
+            sums = {base: of_base[1], job.row: own[1], "the text now": text_digest(wanted)}
+            if len({*sums.values()} - {""}) > 1:
+                each = ", ".join(f"{name} {sum_:.12}" for name, sum_ in sums.items() if sum_)
+                log.warning("no p of %s: the references differ (SHA-256: %s)", job.label, each)
+                continue
+            for file, row, texts in (
+                (output.folder / FILE, base, of_base[0]),
+                (job.folder, job.row, own[0]),
+            ):
+                if len(texts) != len(wanted):
+                    raise DataError(
+                        f"{file}: {row}, seed {job.seed}, has {len(texts)} translations of "
+                        f"{len(wanted)} lines. Restore the file, or remove that line."
+                    )
+            p = compare(of_base[0], own[0], wanted).p
             known = {**read_p_values(output.significance), key: p}  # another process may add too
             write_p_values(output.significance, known)
     return known
 
 
-def kept_translations(line: Line, job: Job, output: Output) -> list[str] | None:
-    """The translations of a finished run of the base row; keeps them in its record once."""
+def kept_translations(line: Line, job: Job, output: Output) -> tuple[list[str], str] | None:
+    """As `translations_of`, for a run of the base row; keeps them in its record once."""
     known = raw_records(output.folder).get((job.row, job.seed), {})
-    found = known.get(TRANSLATIONS) or translations_of(line, job)
-    if found is not None and TRANSLATIONS not in known:
-        empty = {"row": job.row, "seed": job.seed, "curve": [], "samples": []}
-        write_record(output.folder, {**empty, **known, TRANSLATIONS: found})
+    texts, sums = known.get(TRANSLATIONS), known.get(TEXTS, {})
+    if texts and sums.get(REFERENCES):
+        return texts, sums[REFERENCES]
+    found = translations_of(line, job)
+    if texts:  # of an earlier version, which kept no sums
+        return texts, found[1] if found else ""
+    if found and known:
+        texts, sums[REFERENCES] = found
+        write_record(output.folder, {**known, TRANSLATIONS: texts, TEXTS: sums})
     return found
 
 
@@ -163,6 +184,9 @@ def write_report(
     title = f"{experiment.name}, {scale} scale"
     label = experiment.scales[scale].label
     records = read_records(output.folder, lines)
+    if lacking := {line[:2] for line in lines} - {record[:2] for record in records}:
+        which = f"{len(lacking)} of {len(lines)} runs, such as {min(lacking)}"
+        log.warning("%s lacks %s: no curves, no samples", output.folder / FILE, which)
     parts = list[Part]()
     for paragraph in _notes(experiment, scale, lines, command).split("\n\n"):
         indented = paragraph.startswith("    ")
@@ -173,7 +197,7 @@ def write_report(
         parts += [Heading("Rows"), *_row_plots(experiment, scale, output, lines)]
     if any(record.curve for record in records):
         picture = output.folder / "curves.png"
-        curves_figure(records, label).savefig(picture, dpi=DOTS_PER_INCH)
+        save_figure(curves_figure(records, label), picture)
         parts += [Heading("Curves"), Picture(picture, "Perplexity of the validation split")]
     if output.attention.exists():
         caption = "Encoder-decoder attention of the first row's last layer"
@@ -269,7 +293,7 @@ def _row_plots(
             equal.append(f"{metric.label} {values.pop()}")
         elif known:
             figure = row_figure(known, experiment, name, experiment.scales[scale].label)
-            figure.savefig(path, dpi=DOTS_PER_INCH)
+            save_figure(figure, path)
             pictures.append(Picture(path, f"{metric.label} of each row"))
     note = Text(f"The same in every finished row: {'; '.join(equal)}.")
     return [note, *pictures] if equal else pictures

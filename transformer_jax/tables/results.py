@@ -8,9 +8,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from transformer_jax.config.checks import LARGEST_INT
 from transformer_jax.config.schema import Config, value_at
-from transformer_jax.errors import RunError
+from transformer_jax.errors import DataError, RunError
 from transformer_jax.files import read_json, read_table, read_utf8, write_table
+from transformer_jax.kinds import wrong_field
 from transformer_jax.reporting.provenance import revision
 from transformer_jax.runs.evaluations import find_evaluation
 from transformer_jax.runs.metrics import read_metrics
@@ -24,6 +26,9 @@ from transformer_jax.training.data import nominal_shape
 SAMPLES = 5  # number of translations kept of a run
 # Scores that are kept of each test set.
 OF_SETS = ("bleu", "paper_bleu", "chrf", "bleu_signature", "chrf_signature")
+# SHA-256 sums of a run's texts, in its record; those of the first two are in its corpus.sha256.
+TEXTS = "text_sha256"
+TRAIN, VALID, REFERENCES = "training split", "validation split", "references"
 
 
 class Line(NamedTuple):
@@ -48,7 +53,8 @@ class Line(NamedTuple):
 
 
 MAY_BE_EMPTY = ("paper_bleu", "device_rate")  # columns where NaN, no value, is an empty cell
-RANGES = dict.fromkeys(("bleu", "paper_bleu", "chrf"), (0, 100.0001))
+RANGES: dict[str, tuple[float, float]] = {"seed": (0, 2**32 - 1), "steps": (1, LARGEST_INT)}
+RANGES |= dict.fromkeys(("bleu", "paper_bleu", "chrf"), (0, 100.0001))
 
 
 def counts(config: Config) -> tuple[int, float]:
@@ -79,10 +85,14 @@ def finished(lines: Sequence[Line], jobs: Sequence[Job]) -> dict[tuple[str, int]
     for job in jobs:
         line = found.get((job.row, job.seed))
         if line and line.config_digest != job.digest():
+            steps, hint = job.config().train.steps, ""
+            if line.steps != steps:
+                hint = f"It took {line.steps} updates, not {steps}: if pace.csv has the number, "
+                hint += "restore it. Otherwise: "
             raise RunError(
                 f"{job.label} was recorded with another config (digest {line.config_digest}) than "
-                "the experiment has now. Remove that line of results.csv to run it again, or give "
-                "another folder with --out."
+                f"the experiment has now. {hint}Remove that line of results.csv to run it again, "
+                "or give another folder with --out."
             )
     wanted = {(job.row, job.seed) for job in jobs}
     return {key: line for key, line in found.items() if key in wanted}
@@ -96,7 +106,10 @@ def collect(job: Job) -> tuple[Line, dict[str, Any]]:
     """
     config = job.config()
     metrics = read_metrics(job.folder)
-    scores = read_scores(job)
+    evaluation = read_evaluation(job)
+    if evaluation is None:
+        raise RunError(f"{job.folder} holds no evaluation of {job.scale.split}.")
+    paper_bleu = evaluation.paper_bleu
     valid = [m for m in metrics if m["kind"] == "valid" and m["step"] == config.train.steps]
     if not valid:
         raise RunError(
@@ -108,26 +121,27 @@ def collect(job: Job) -> tuple[Line, dict[str, Any]]:
         row=job.row,
         seed=job.seed,
         perplexity=valid[-1]["perplexity"],
-        bleu=scores["bleu"],
-        paper_bleu=math.nan if scores["paper_bleu"] is None else scores["paper_bleu"],
-        chrf=scores["chrf"],
+        bleu=evaluation.bleu,
+        paper_bleu=math.nan if paper_bleu is None else paper_bleu,
+        chrf=evaluation.chrf,
         parameters=parameters,
         training_flops=flops,
         train_seconds=training_seconds(metrics, config.train.log_every),
-        device_rate=device_rate(scores["device"], scores.get("devices", 1), config.model.dtype),
+        device_rate=device_rate(evaluation.device, evaluation.devices or 1, config.model.dtype),
         steps=config.train.steps,
         config_digest=job.digest(),
         revision=revision(),
-        device=scores["device"],
+        device=evaluation.device,
         date=datetime.date.today().isoformat(),
-        signature=scores["bleu_signature"],
+        signature=evaluation.bleu_signature,
     )
     curve = [
         {key: m[key] for key in ("step", "kind", "perplexity", "nats_per_token") if key in m}
         for m in metrics
     ]
     record = {"row": job.row, "seed": job.seed, "curve": curve, "samples": samples(job)}
-    return line, record | {"sets": scores_of_sets(job)}
+    sums = trained_on(job) | {REFERENCES: evaluation.ref_sha256 or ""}
+    return line, record | {"sets": scores_of_sets(job), TEXTS: sums}
 
 
 def device_rate(kind: str, count: int, dtype: str) -> float:
@@ -184,27 +198,65 @@ def scores_of_sets(job: Job) -> dict[str, dict[str, Any]]:
     return found
 
 
-def read_scores(job: Job) -> dict[str, Any]:
-    """The scores that `evaluate` wrote. Raises RunError if it has not run."""
+def trained_on(job: Job) -> dict[str, str]:
+    """SHA-256 sums of the texts that a run was trained on; empty if its folder is gone."""
+    path = RunFolder(job.folder).corpus_file
+    sums = read_utf8(path).split() if path.is_file() else []
+    return dict(zip((TRAIN, VALID), sums, strict=False))
+
+
+class Evaluation(NamedTuple):
+    """What `evaluate` wrote of a run; None: an earlier version did not write that value."""
+
+    hypotheses: list[str]
+    bleu: float
+    chrf: float
+    bleu_signature: str
+    device: str
+    paper_bleu: float | None  # or None: the target language has none
+    devices: int | None
+    sentences: int | None
+    ref_sha256: str | None  # of the references
+
+
+def read_evaluation(job: Job) -> Evaluation | None:
+    """The scores and translations of a run; None if its folder does not have them.
+
+    Raises:
+      DataError: a score is missing, or the translations are not as many as were scored.
+    """
     path = evaluation_file(job)
     if path is None:
-        raise RunError(f"{job.folder} holds no evaluation of {job.scale.split}.")
-    return read_json(path)
+        return None
+    scores, text = read_json(path), path.with_suffix(".txt")
+    lines = read_utf8(text).split("\n")[:-1]
+    values: Any = [scores.get(name) for name in Evaluation._fields[1:]]
+    found = Evaluation(lines, *values)
+    if wrong := wrong_field(found):
+        raise DataError(f"{path}: {wrong}. Restore the file, or run `evaluate` again.")
+    if found.sentences not in (None, len(lines)):
+        raise DataError(
+            f"{text} has {len(lines)} lines, and {path.name} the scores of {found.sentences}. "
+            "Restore the file, or run `evaluate` again."
+        )
+    return found
 
 
 def hypotheses(job: Job) -> list[str] | None:
     """The translations; None if the run's folder does not have them."""
-    path = evaluation_file(job)
-    if path is None:
-        return None
-    return read_utf8(path.with_suffix(".txt")).split("\n")[:-1]
+    found = read_evaluation(job)
+    return found and found.hypotheses
 
 
-def translations_of(line: Line, job: Job) -> list[str] | None:
-    """The translations of a recorded run; None if its folder is gone or holds another run."""
-    if evaluation_file(job) is None or read_scores(job)["bleu"] != line.bleu:
+def translations_of(line: Line, job: Job) -> tuple[list[str], str] | None:
+    """The translations of a recorded run, and the SHA-256 sum of the references or "".
+
+    None if its folder is gone or holds another run.
+    """
+    found = read_evaluation(job)
+    if found is None or found.bleu != line.bleu:
         return None
-    return hypotheses(job)
+    return found.hypotheses, found.ref_sha256 or ""
 
 
 def references(job: Job) -> tuple[list[str], list[str]]:
