@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import tiny_runs as runs
+from tests.tables.test_results import SCORES
 from tests.tables.test_statistics import line
 from transformer_jax.config.serialization import to_json
 from transformer_jax.errors import DataError, UserError
@@ -59,7 +60,7 @@ def archive(tmp_path, experiment) -> Path:
             **dataclasses.asdict(config.decode),
         }
         path = evaluation_path(job.folder / "evaluations", "test", settings)
-        write_evaluation(path, [pair.tgt for pair in pairs], settings)
+        write_evaluation(path, [pair.tgt for pair in pairs], settings | SCORES)
         write_record(out, {"row": job.row, "seed": 0, "curve": [], "samples": []})
         packed.append(pack.PackedJob(job.row, 0, job.digest(), "text/corpus", "v"))
     write_results(

@@ -26,8 +26,8 @@ from transformer_jax.tables.report import Output
 from transformer_jax.tables.results import (
     Line,
     finished,
+    read_evaluation,
     read_results,
-    read_scores,
     write_results,
 )
 from transformer_jax.text.corpora import open_corpus
@@ -163,10 +163,12 @@ def _check_texts(
     files: Path, job: Job, texts: Callable[[DataConfig, str], Mapping[str, str]]
 ) -> None:
     """Raises RunError if the run had other text than there is here."""
-    data, scores = job.config().data, read_scores(job._replace(folder=files))
+    data, scores = job.config().data, read_evaluation(job._replace(folder=files))
+    if scores is None:
+        raise DataError(f"{files} holds no evaluation of {job.scale.split}: damaged.")
     recorded = read_utf8(files / "corpus.sha256").split() or [""]
     used: dict[str, str | None] = dict(zip(("training", "validation"), recorded, strict=False))
-    used |= {"source": scores.get("src_sha256"), "reference": scores.get("ref_sha256")}
+    used |= {"source": scores.src_sha256, "reference": scores.ref_sha256}
     for kind, digest in texts(data, job.scale.split).items():
         if used.get(kind) not in (None, digest):  # older runs did not record all of them
             raise RunError(

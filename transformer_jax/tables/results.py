@@ -216,6 +216,7 @@ class Evaluation(NamedTuple):
     paper_bleu: float | None  # or None: the target language has none
     devices: int | None
     sentences: int | None
+    src_sha256: str | None  # of the sources
     ref_sha256: str | None  # of the references
 
 
