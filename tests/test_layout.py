@@ -46,7 +46,7 @@ MAY_IMPORT = {
     "interop": {"config", "text", "model"},
     "reporting": set(),
     "use": USE,
-    "tables": {*COMMON, "training", "reporting", "use.command_line"},
+    "tables": {*COMMON, "training", "reporting", "use.command_line", "use.environment"},
     "api": {*COMMON, "decoding", "evaluation", "reporting", "use"},
     "serving": {*COMMON, "decoding", "evaluation", "api"},
     "commands": {*USE, "interop", "use", "api", "serving"},
@@ -153,7 +153,8 @@ def test_imports_go_one_way(path):
 
 
 def test_what_tables_share_with_commands_imports_no_part():
-    assert not forbidden_imports(PACKAGE / "use" / "command_line.py", {"config"})
+    assert not forbidden_imports(PACKAGE / "use" / "command_line.py", {"config", "use.environment"})
+    assert not forbidden_imports(PACKAGE / "use" / "environment.py", set())
 
 
 SEARCH = {"text", "model.interfaces"}

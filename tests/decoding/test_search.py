@@ -270,6 +270,25 @@ def test_log_probs_of_bfloat16_logits_are_summed_in_float32(beam):
             assert log_prob == score == pytest.approx(forced, abs=1e-5)
 
 
+def test_other_limits_and_alphas_compile_nothing_new():
+    table = jax.tree.map(jnp.asarray, HashModel(0).table)
+    traced = []
+
+    def step(now, memory, cache):
+        traced.append(now.ids_BK.shape)
+        return HashModel.step(now, memory, cache)
+
+    @jax.jit
+    def find_all(limits, alpha):
+        cache = HashModel.cache(BATCH, 4, SIZE)
+        return beam_search(step, table, cache, limits, beam_size=4, size=SIZE, alpha=alpha)
+
+    for limits, alpha in (([9, 1, 2, 3, 4], 0.6), ([5, 5, 0, 9, 2], 0.0), ([1] * 5, -1.0)):
+        find_all(np.array(limits), alpha)
+    assert find_all._cache_size() == 1
+    assert set(traced) == {(BATCH, 4)}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -24,7 +24,6 @@ from transformer_jax.tables.experiment import (
     make_jobs,
 )
 from transformer_jax.tables.launch import (
-    command_lines,
     last_line,
     log_file,
     run_here,
@@ -41,7 +40,7 @@ from transformer_jax.tables.pace import (
     with_paces,
 )
 from transformer_jax.tables.pack import RESULTS, Plan, pack, read_plan, results_kept, unpack
-from transformer_jax.tables.preview import listed, predicted
+from transformer_jax.tables.preview import listed, predicted, shown_commands
 from transformer_jax.tables.records import check_texts, raw_records, write_record
 from transformer_jax.tables.report import (
     Output,
@@ -139,11 +138,7 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
         check_devices()
         print(predicted(jobs, lines, minutes), end="")
     elif values["print"]:
-        known = read_paces(output.paces, minutes)
-        for job in missing:
-            is_open = minutes is not None and job.row not in known
-            note = f"; its updates in {minutes:g} minutes are measured first" if is_open else ""
-            print(f"# {job.label}{note}", *command_lines(job), sep="\n")
+        print(shown_commands(missing, read_paces(output.paces, minutes), minutes), end="")
     else:
         make_folder("--out", output.folder)
         make_folder("--runs", runs)

@@ -1,12 +1,14 @@
-"""What an experiment would do, as text, without doing it: --list and --dry_run."""
+"""What an experiment would do, as text, without doing it: --list, --dry_run, --print."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from transformer_jax.reporting.page import markdown_table
 from transformer_jax.tables.experiment import Experiment, Job
+from transformer_jax.tables.launch import command_lines
+from transformer_jax.tables.pace import Pace
 from transformer_jax.tables.results import Line, counts
 from transformer_jax.training import cost
 
@@ -61,3 +63,13 @@ def _rate(lines: Sequence[Line], dtype: str) -> tuple[float, str]:
         return GPU_SHARE * peak * count, f"{GPU_SHARE:.0%} of the peak of {count} x {device}"
     rate = CPU_RATE * (os.cpu_count() or 1)
     return rate, f"a guess, {CPU_RATE:.0e} for each of this machine's cores"
+
+
+def shown_commands(missing: Sequence[Job], known: Mapping[str, Pace], minutes: float | None) -> str:
+    """The commands of missing runs; `known` has the number of updates of rows that get a time."""
+    lines = []
+    for job in missing:
+        is_open = minutes is not None and job.row not in known
+        note = f"; its updates in {minutes:g} minutes are measured first" if is_open else ""
+        lines += [f"# {job.label}{note}", *command_lines(job)]
+    return "".join(f"{line}\n" for line in lines)
