@@ -374,7 +374,7 @@ FILES: dict[tuple[str, str], list[tuple]] = {
         (LATIN_1, "{file}, line 2: not UTF-8", "iconv -t UTF-8"),
         ("A dog.".encode("utf-16"), "{file}, line 1: not UTF-8", "iconv -t UTF-8"),
         (b"\xef\xbb\xbf", "{file} is empty"),
-        (b"\n" * 300, "No pair can be trained on", "300 have an empty side"),
+        (b"\n" * 300, "None of 300 pairs has a text of data.src='en'"),
         (edited(gzip.compress), "{file} is compressed by gzip: call it train.en.gz"),
         (gzipped(lambda whole: whole[:999]), "{file}.gz is not a whole gzip file"),
         (gzipped(flipped), "{file}.gz is not a whole gzip file: CRC check failed"),
@@ -488,7 +488,7 @@ LEARNED = "NEW --config.model.positions=learned --config.model.max_positions=64"
 TEXTS = [
     ("train", "\n \n", "NEW", "The training split has no text to make a vocabulary of: check"),
     ("train", "A dog.\n", "NEW", "vocabulary.size=400 is more than the training text supports"),
-    ("valid", "\n", "NEW", "No validation pair has text on both sides"),
+    ("valid", "\n", "NEW", "None of 1 pairs has a text of data.src='en'"),
     ("valid", "The dog. " * 60, LEARNED, "model.max_positions=64 is too small", "Raise it to "),
 ]
 

@@ -62,7 +62,8 @@ class BuiltInPairs(ByPosition[Pair]):
     def __init__(self, name: str, size: int, data: DataConfig):
         self.name, self.size = name, size
         self.invented_names = data.invented_names
-        self.is_swapped, self.has_source = data.tgt == "en", bool(data.src)
+        self.has_source = bool(data.src)
+        self.is_swapped = data.src == "de" or not data.src and data.tgt == "en"
 
     def __len__(self) -> int:
         return self.size
@@ -82,7 +83,7 @@ class BuiltInPairs(ByPosition[Pair]):
 class BuiltInCorpus:
     """The corpus for a config: data.pairs pairs for training, 500 to validate and 1,000 to test.
 
-    With data.tgt='en' its sides are swapped.
+    With data.src='de' its sides are swapped.
     """
 
     def __init__(self, data: DataConfig):
