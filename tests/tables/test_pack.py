@@ -229,6 +229,7 @@ def test_an_archive_writes_nothing_but_files_below_its_folder(name, tmp_path):
         ("", b"", "data.test=../../..{}/test", r"a pack cannot hold the stem '\.\./.*/test'"),
         ("", b"", "train.init_from=x", "seed 0 has train.init_from='x', and a pack holds no runs"),
     ],
+    ids=["lines", "utf-8", "gzip", "absolute", "outside", "init_from"],  # gzip has the time
 )
 def test_what_the_other_machine_would_refuse_is_not_packed(
     call, tmp_path, corpus, name, content, flag, message
