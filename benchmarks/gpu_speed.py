@@ -116,7 +116,7 @@ def tasks(values: dict[str, Any]) -> list[str]:
 
 
 def make_job(values: dict[str, Any]) -> dict[str, Any]:
-    """What all processes are told."""
+    """The settings that every process reads."""
     tiny = values["tiny"]
     tokens = min(values["tokens"], 400) if tiny else values["tokens"]
     fixed = {"model.dtype": "bfloat16", "train.tokens_per_batch": tokens}

@@ -77,9 +77,14 @@ def is_stream(path: Path) -> bool:
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
+def leads_nowhere(path: Path) -> bool:
+    """Whether it is a link to what is not there, as if its disk were not mounted."""
+    return path.is_symlink() and not path.exists()
+
+
 def is_there(path: Path) -> bool:
     """Whether there is a file. Raises DataError: it is a link that leads nowhere."""
-    if path.is_symlink() and not path.exists():
+    if leads_nowhere(path):
         raise DataError(f"{path} is a link that leads nowhere. Mount its disk, or remove the link.")
     return path.exists()
 

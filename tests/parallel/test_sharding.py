@@ -47,7 +47,7 @@ SEARCHED = [mesh for mesh in OTHERS if mesh != FUSED]
 
 
 def output(program: str, devices: int, *arguments: object) -> str:
-    """What a program of this folder prints, in which JAX has so many devices."""
+    """The output of a program of this folder, run with that number of devices."""
     flags = os.environ.get("XLA_FLAGS", "")
     flags += f" --xla_force_host_platform_device_count={devices}"
     done = subprocess.run(

@@ -95,7 +95,7 @@ def dictionary(pairs, cells, nobodies):
 
 
 def trained(pairs, model_1, markov):
-    """What `hmm_posteriors` returns, after so many iterations of each model."""
+    """The posteriors after the given numbers of iterations of each model."""
     pairs = [([a.lower() for a in src], [x.lower() for x in tgt]) for src, tgt in pairs]
     both = pairs, [pair[::-1] for pair in pairs]
     models = []

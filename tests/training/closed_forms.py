@@ -16,7 +16,7 @@ def parameters(model: ModelConfig, vocabulary_size: int) -> int:
 
 
 def _stack_parameters(model: ModelConfig, depth: int, attentions: int) -> int:
-    """Parameters of a stack whose layers have so many attention sub-layers, without bias."""
+    """Parameters of a stack without bias, with that number of attention sub-layers in a layer."""
     d, f = model.d_model, model.d_ff
     d_k, d_v = model.head_sizes
     attention = model.num_heads * 2 * d * (d_k + d_v)

@@ -239,7 +239,7 @@ def test_the_batch_holds_about_the_tokens_that_are_asked_for(tmp_path):
     assert data.shape.rows % 8 == 0
     assert abs(tokens - 1200) <= 4 * data.shape.tgt_length
     nominal = nominal_shape(runs.tiny_config(train__tokens_per_batch=1200))
-    assert nominal == (24, 48, 48, False), "25.8 rows at 97 %, of which 24 is a multiple of 8"
+    assert nominal == (24, 48, 48, False), "25.8 rows at 97 %, rounded down to a multiple of 8"
     assert nominal_shape(runs.tiny_config(data__alignments=True)).has_links
 
 

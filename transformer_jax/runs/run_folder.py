@@ -14,7 +14,13 @@ from transformer_jax.config.checks import check_values
 from transformer_jax.config.schema import Config
 from transformer_jax.config.serialization import from_json, to_json
 from transformer_jax.errors import ConfigError, RunError
-from transformer_jax.files import in_the_way, is_stream, is_temporary, write_atomically
+from transformer_jax.files import (
+    in_the_way,
+    is_stream,
+    is_temporary,
+    leads_nowhere,
+    write_atomically,
+)
 from transformer_jax.runs.run_sums import check_sums, write_sums
 
 log = logging.getLogger(__name__)
@@ -175,7 +181,7 @@ class RunFolder:
             if is_stream(path):
                 raise RunError(f"{path} is a pipe or a device, not a run's file. Remove it.")
         for path in (*files, self.path / "metrics.jsonl", self.checkpoints):
-            if path.is_symlink() and not path.exists():
+            if leads_nowhere(path):
                 raise RunError(
                     f"{path} is a link that leads nowhere. Mount its disk, or remove it."
                 )

@@ -15,8 +15,6 @@ from typing import Any, NamedTuple
 
 from transformer_jax.config.data import DataConfig
 from transformer_jax.errors import DataError, RunError, UserError
-from transformer_jax.files import read_utf8
-from transformer_jax.runs.evaluations import text_digest
 from transformer_jax.tables.experiment import Job
 from transformer_jax.tables.pace import Pace, keep_pace, read_paces, with_pace
 from transformer_jax.tables.pack import PLAN, SMALL_FILES, Plan, extract, read_plan, run_files
@@ -24,15 +22,21 @@ from transformer_jax.tables.records import FILE as RECORDS
 from transformer_jax.tables.records import raw_records, write_record
 from transformer_jax.tables.report import Output
 from transformer_jax.tables.results import (
+    REFERENCES,
+    SOURCES,
+    TRAIN,
+    VALID,
     Line,
     finished,
     read_evaluation,
     read_results,
+    text_sums,
+    trained_on,
     write_results,
 )
-from transformer_jax.text.corpora import open_corpus
 
 log = logging.getLogger(__name__)
+KINDS = {TRAIN: "training", VALID: "validation", SOURCES: "source", REFERENCES: "reference"}
 
 
 class Found(NamedTuple):
@@ -110,7 +114,7 @@ def _checked(
     own = {(job.row, job.seed): with_pace(job, paces.get(job.row)) for job in jobs}
     known = {(line.row, line.seed) for line in read_results(output.results)}
     here = read_paces(output.paces, plan.minutes)
-    texts = functools.cache(_texts)
+    texts = functools.cache(text_sums)
     for line in read_results(folder / output.results.name):
         key, pace = (line.row, line.seed), paces.get(line.row)
         if (job := own.get(key)) is None:
@@ -147,18 +151,6 @@ def _check_files(files: Path, job: Job) -> None:
         )
 
 
-def _texts(data: DataConfig, split: str) -> dict[str, str]:
-    """The digests of the texts here: of training, of validation, and of both sides of `split`."""
-    corpus = open_corpus(data)
-    pairs = corpus.split(split)
-    return {
-        "training": corpus.fingerprint("train"),
-        "validation": corpus.fingerprint("valid"),
-        "source": text_digest(pair.src for pair in pairs),
-        "reference": text_digest(pair.tgt for pair in pairs),
-    }
-
-
 def _check_texts(
     files: Path, job: Job, texts: Callable[[DataConfig, str], Mapping[str, str]]
 ) -> None:
@@ -166,14 +158,13 @@ def _check_texts(
     data, scores = job.config().data, read_evaluation(job._replace(folder=files))
     if scores is None:
         raise DataError(f"{files} holds no evaluation of {job.scale.split}: damaged.")
-    recorded = read_utf8(files / "corpus.sha256").split() or [""]
-    used: dict[str, str | None] = dict(zip(("training", "validation"), recorded, strict=False))
-    used |= {"source": scores.src_sha256, "reference": scores.ref_sha256}
-    for kind, digest in texts(data, job.scale.split).items():
-        if used.get(kind) not in (None, digest):  # older runs did not record all of them
+    used: dict[str, str | None] = {**trained_on(job._replace(folder=files))}
+    used |= {SOURCES: scores.src_sha256, REFERENCES: scores.ref_sha256}
+    for name, digest in texts(data, job.scale.split).items():
+        if used.get(name) not in (None, digest):  # older runs did not record all of them
             raise RunError(
-                f"{files} had other {kind} text than data.path={data.path!r} has now. Restore "
-                "that text, or name it with --config.data.path=FOLDER."
+                f"{files} had other {KINDS[name]} text than data.path={data.path!r} has now. "
+                "Restore that text, or name it with --config.data.path=FOLDER."
             )
 
 

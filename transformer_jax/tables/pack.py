@@ -11,6 +11,7 @@ leaves their metrics; finished runs leave their scores and translations too.
 """
 
 import contextlib
+import functools
 import gzip
 import hashlib
 import io
@@ -105,6 +106,8 @@ def pack(
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"--pack={folder} is not empty. Name a new folder.")
     check_results(jobs)
+    opened = functools.cache(open_corpus)  # rows may share their text
+    files = functools.cache(lambda corpus, text: [*_text_files(corpus, text)])
     members = dict[str, bytes | Path]()
     packed = []
     for job in jobs:
@@ -114,11 +117,11 @@ def pack(
                 f"--pack: {job.label} has train.init_from={config.train.init_from!r}, and a pack "
                 "holds no runs. Leave that row out with --rows, and run it here."
             )
-        corpus = open_corpus(config.data)
+        corpus = opened(config.data)
         if not isinstance(corpus, TextCorpus):
             raise ConfigError(f"--pack: {job.label} has data.source={config.data.source!r}.")
         text = f"text/{corpus.folder.resolve().name}"
-        for name, path in _text_files(corpus, text):
+        for name, path in files(corpus, text):
             if members.setdefault(name, path) != path:
                 raise ConfigError(
                     f"--pack: {path} would replace another file. Pack its rows alone."

@@ -14,14 +14,11 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from transformer_jax.config.checks import LARGEST_INT
-from transformer_jax.config.data import DataConfig
 from transformer_jax.errors import DataError, RunError
 from transformer_jax.files import is_there, parsed_json, read_utf8, write_atomically
 from transformer_jax.kinds import fits
-from transformer_jax.runs.evaluations import text_digest
 from transformer_jax.tables.experiment import Job
-from transformer_jax.tables.results import REFERENCES, TEXTS, TRAIN, VALID, Line, trained_on
-from transformer_jax.text.corpora import open_corpus
+from transformer_jax.tables.results import TEXTS, Line, text_sums, trained_on
 
 FILE = "records.jsonl"
 TRANSLATIONS = "translations"
@@ -121,12 +118,7 @@ def check_texts(
       RunError: a recorded run had other text.
     """
 
-    @functools.cache
-    def sums(data: DataConfig, split: str) -> dict[str, str]:
-        corpus = open_corpus(data)
-        found = {TRAIN: corpus.fingerprint("train"), VALID: corpus.fingerprint("valid")}
-        return found | {REFERENCES: text_digest(pair.tgt for pair in corpus.split(split))}
-
+    sums = functools.cache(text_sums)
     known, recorded = raw_records(folder), {(line.row, line.seed) for line in lines}
     to_read = {job.config().data for job in missing}
     for job in [job for job in jobs if (job.row, job.seed) in recorded]:

@@ -9,12 +9,13 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from transformer_jax.config.checks import LARGEST_INT
+from transformer_jax.config.data import DataConfig
 from transformer_jax.config.schema import Config, value_at
 from transformer_jax.errors import DataError, RunError
 from transformer_jax.files import read_json, read_table, read_utf8, write_table
 from transformer_jax.kinds import wrong_field
 from transformer_jax.reporting.provenance import revision
-from transformer_jax.runs.evaluations import find_evaluation
+from transformer_jax.runs.evaluations import find_evaluation, text_digest
 from transformer_jax.runs.metrics import read_metrics
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.tables.digests import COUNTED
@@ -26,9 +27,11 @@ from transformer_jax.training.data import nominal_shape
 SAMPLES = 5  # number of translations kept of a run
 # Scores that are kept of each test set.
 OF_SETS = ("bleu", "paper_bleu", "chrf", "bleu_signature", "chrf_signature")
-# SHA-256 sums of a run's texts, in its record; those of the first two are in its corpus.sha256.
+# SHA-256 sums of a run's texts, in its record; those of the first two are in its corpus.sha256,
+# those of the scored split in its evaluation.
 TEXTS = "text_sha256"
-TRAIN, VALID, REFERENCES = "training split", "validation split", "references"
+TRAIN, VALID = "training split", "validation split"
+SOURCES, REFERENCES = "sources", "references"
 
 
 class Line(NamedTuple):
@@ -201,8 +204,20 @@ def scores_of_sets(job: Job) -> dict[str, dict[str, Any]]:
 def trained_on(job: Job) -> dict[str, str]:
     """SHA-256 sums of the texts that a run was trained on; empty if its folder is gone."""
     path = RunFolder(job.folder).corpus_file
-    sums = read_utf8(path).split() if path.is_file() else []
+    sums = (read_utf8(path).split() or [""]) if path.is_file() else []
     return dict(zip((TRAIN, VALID), sums, strict=False))
+
+
+def text_sums(data: DataConfig, split: str) -> dict[str, str]:
+    """SHA-256 sums of the texts here: of training, of validation, and of both sides of `split`."""
+    corpus = open_corpus(data)
+    pairs = corpus.split(split)
+    return {
+        TRAIN: corpus.fingerprint("train"),
+        VALID: corpus.fingerprint("valid"),
+        SOURCES: text_digest(pair.src for pair in pairs),
+        REFERENCES: text_digest(pair.tgt for pair in pairs),
+    }
 
 
 class Evaluation(NamedTuple):

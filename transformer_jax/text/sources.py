@@ -20,7 +20,7 @@ SHOWN = 40  # characters of a line in a message
 def in_one_line(sentences: Sequence[str]) -> str:
     """The source sentences of a pair as one line; with several, their own tabs become spaces.
 
-    Without a sentence it is blank: the source of a language model, of which subwords have EOS.
+    Without a sentence the line is blank, as for a language model; its subwords are one EOS.
     """
     if len(sentences) == 1:
         return sentences[0]
