@@ -57,10 +57,15 @@ CHANGES: dict[str, dict[str, Any]] = {
     ),
     "dot": dict(score="dot"),
     "cosine": dict(score="cosine", normalizer="sparsemax", positions="index"),
-    "top-k": dict(
-        normalizer="top_k", cross_normalizer="top_k", attended_keys=2, norm="pre", norm_kind="scale"
+    "top-k-fix-norm": dict(
+        normalizer="top_k",
+        cross_normalizer="top_k",
+        attended_keys=2,
+        fix_norm=True,
+        norm="pre",
+        norm_kind="scale",
+        output="history",
     ),
-    "fix-norm": dict(fix_norm=True, norm="pre", norm_kind="scale", output="history"),
     "no-feed-forward": dict(
         d_ff=0, cross_normalizer="sparsemax", output="marginal", marginal_positions=3
     ),
@@ -82,9 +87,8 @@ CHANGES: dict[str, dict[str, Any]] = {
         norm_kind="rms",
         attention_memory="coverage_embedding",
     ),
-    "sink": dict(normalizer="sink", cross_normalizer="sink"),
-    "talking-heads": dict(
-        normalizer="talking_heads", cross_normalizer="talking_heads", positions="kerple"
+    "sink-talking-heads": dict(
+        normalizer="sink", cross_normalizer="talking_heads", positions="kerple"
     ),
     "differential": dict(
         normalizer="differential", cross_normalizer="differential", activation="geglu", num_heads=4
@@ -128,7 +132,9 @@ CHANGES: dict[str, dict[str, Any]] = {
         activation="reglu",
         activation_dropout=0.2,
     ),
-    "average-mean": dict(decoder="average", encoder="recurrent", d_hidden=17, d_ff=0),
+    "average-mean": dict(
+        decoder="average", encoder="recurrent", d_hidden=17, d_ff=0, cross_normalizer="sink"
+    ),
     "ssru": dict(
         num_decoder_layers=2, decoder="ssru", norm="pre", positions="learned", max_positions=32
     ),
@@ -149,7 +155,6 @@ CHANGES: dict[str, dict[str, Any]] = {
         num_decoder_layers=3,
     ),
     "convolutional-encoder": dict(encoder="convolutional", kernel_width=5),
-    "convolutional-decoder": dict(decoder="convolutional"),
     "recurrent-to-convolutional": dict(encoder="recurrent", decoder="convolutional", d_hidden=17),
     "recurrent-encoder": dict(
         encoder="recurrent", d_hidden=17, attention_memory="coverage", source_eos=False

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tests.fixtures.references import along_a_direction
-from tests.fixtures.steps import assert_steps_equal_all_at_once
+from tests.fixtures.steps import ROW_LENGTHS, ROWS, assert_steps_equal_all_at_once
 from tests.fixtures.tiny import (
     SIZES,
     VOCABULARY,
@@ -44,13 +44,13 @@ from transformer_jax.model.parameters import abstract_params, axis_names, narrow
 from transformer_jax.text.batches import Batch
 from transformer_jax.text.vocabulary import EOS
 
-SRC_LENGTH, TGT_LENGTH = 24, 23  # a window of 5 is computed in blocks of 16
+SRC_LENGTH, TGT_LENGTH = ROW_LENGTHS  # a window of 5 is computed in blocks of 16
 PAIRS = random_pairs(3, [(9, 7), (4, 5), (2, 3), (6, 8)])
 # With several sources: one of one subword, some without text.
 SOURCES = {2: [(4,), (1,), (0,), (2,)], 3: [(2, 5), (0, 2), (0,), (1, 2)]}
 EVERY = pytest.mark.parametrize("name", CONFIGS)
 # Lines with a backward pass of their own: of a score, a normalizer, a kernel, and each output.
-OWN_GRADIENTS = ("base", "sink", "fused", "gelu", "fix-norm", "no-feed-forward")
+OWN_GRADIENTS = ("base", "sink-talking-heads", "fused", "gelu", "top-k-fix-norm", "no-feed-forward")
 
 
 SETTINGS = LossSettings(0.1, VOCABULARY, "float32", 2048, 1)
@@ -63,11 +63,21 @@ def model_and_params(name: str) -> tuple[EncoderDecoder, Any]:
 
 
 @functools.cache
+def watching(name: str) -> EncoderDecoder:
+    """The model, with its watched weights where it has some and its kernel gives them."""
+    model, _ = model_and_params(name)
+    return model.clone(watch=model.sources > 0 and model.config.attention_kernel == "plain")
+
+
+@functools.cache
 def compiled(name: str) -> Any:
-    """(batch, parameters) -> logits."""
-    model, own = model_and_params(name)
-    apply = jax.jit(model.apply)
-    return lambda batch, params=own: np.asarray(apply({"params": params}, *model_inputs(batch)))
+    """(variables, source, target) -> logits, watched weights: for one shape of rows."""
+    return jax.jit(functools.partial(watching(name).apply, method="logits_and_watched"))
+
+
+def logits_of(name: str, batch: Batch, params: Any = None) -> np.ndarray:
+    variables = {"params": model_and_params(name)[1] if params is None else params}
+    return np.asarray(compiled(name)(variables, *model_inputs(batch))[0])
 
 
 def pairs_of(name: str) -> list[Pair]:
@@ -76,9 +86,13 @@ def pairs_of(name: str) -> list[Pair]:
     return PAIRS if sources == 1 else with_sources(PAIRS, SOURCES[sources])
 
 
-def packed_pairs(name: str, *more: list[int]) -> Batch:
-    """The pairs in two rows, and rows with `more`."""
-    return lay_out(pairs_of(name), [[0, 2], [1, 3], *more], SRC_LENGTH, TGT_LENGTH)
+def in_rows(name: str, rows: list[list[int]]) -> Batch:
+    """The pairs in these rows, then empty ones."""
+    return lay_out(pairs_of(name), [*rows, *[[]] * (ROWS - len(rows))], SRC_LENGTH, TGT_LENGTH)
+
+
+def packed_pairs(name: str) -> Batch:
+    return in_rows(name, [[0, 2], [1, 3]])
 
 
 def nats_of(model: EncoderDecoder, batch: Batch) -> Callable[[Any], Any]:
@@ -91,50 +105,37 @@ def nats_of(model: EncoderDecoder, batch: Batch) -> Callable[[Any], Any]:
     return nats
 
 
-def logits_of_pairs(name: str, rows: list[list[int]], length: tuple[int, int]) -> dict[int, Any]:
-    batch = lay_out(pairs_of(name), rows, *length)
-    found = of_each_pair(compiled(name)(batch), batch, rows)
-    return {number: logits[:, :VOCABULARY] for number, logits in found.items()}
-
-
 @EVERY
 def test_a_packed_row_gives_what_its_sentences_give_alone(name):
-    lengths = (SRC_LENGTH, TGT_LENGTH)
-    alone = logits_of_pairs(name, [[0], [1], [2], [3]], lengths)
-    packed = logits_of_pairs(name, [[3, 1, 0], [], [2], []], lengths)
+    """What is written at places of padding changes nothing, bit for bit."""
+    rows = [[0], [1], [2], [3]], [[3, 1, 0], [], [2], []]
+    batches = [in_rows(name, own) for own in rows]
+    alone, packed = (
+        of_each_pair(logits_of(name, batch)[..., :VOCABULARY], batch, own)
+        for batch, own in zip(batches, rows, strict=True)
+    )
     for number in alone:
         assert relative_error(packed[number], alone[number]) < 1e-5
-
-
-@EVERY
-def test_padding_and_the_length_of_the_row_change_nothing(name):
-    rows = [[0], [1], [2], [3]]
-    long = logits_of_pairs(name, rows, (SRC_LENGTH, TGT_LENGTH))
-    short = logits_of_pairs(name, rows, (9, 8))
-    for number in long:
-        assert relative_error(short[number], long[number]) < 1e-5
-    batch = lay_out(pairs_of(name), rows, SRC_LENGTH, TGT_LENGTH)
-    for side in batch[:2]:
+    for side in batches[0][:2]:
         side.ids[side.segments == 0] = 7
-    filled = of_each_pair(compiled(name)(batch), batch, rows)
-    for number in long:
-        np.testing.assert_array_equal(filled[number][:, :VOCABULARY], long[number])
+    filled = of_each_pair(logits_of(name, batches[0])[..., :VOCABULARY], batches[0], rows[0])
+    for number in alone:
+        np.testing.assert_array_equal(filled[number], alone[number])
 
 
 @EVERY
 def test_a_position_depends_on_no_later_target_input(name):
     """Another subword at position n changes no logit before n, bit for bit, and those at n."""
-    rows = [[0], [0], [0], [0]]
-    batch = lay_out(pairs_of(name), rows, SRC_LENGTH, TGT_LENGTH)  # compiled already
-    want = compiled(name)(batch)
+    rows = [[0]] * ROWS
+    want = logits_of(name, in_rows(name, rows))
     length = len(PAIRS[0][1])
     reaches = np.zeros((length, length), bool)  # [input, output]
     for first in range(1, length, len(rows)):  # the input at 0 is BOS
         inputs = range(first, min(first + len(rows), length))
-        changed = lay_out(pairs_of(name), rows, SRC_LENGTH, TGT_LENGTH)
+        changed = in_rows(name, rows)
         for row, n in enumerate(inputs):  # each input is the target's subword before it
             changed.tgt.ids[row, n - 1] = VOCABULARY - 1
-        got = compiled(name)(changed)
+        got = logits_of(name, changed)
         for row, n in enumerate(inputs):
             reaches[n] = (got[row] != want[row])[:length, :VOCABULARY].any(-1)
     assert not np.tril(reaches, -1).any()
@@ -146,15 +147,15 @@ def test_a_position_depends_on_no_later_target_input(name):
 def test_every_parameter_changes_the_logits(name):
     """But for a softmax's bias of keys: it takes out what all scores of a query have in common."""
     _, params = model_and_params(name)
-    batch = packed_pairs(name, [], [])  # compiled already
+    batch = packed_pairs(name)
     real = batch.tgt.segments != 0
-    want = compiled(name)(batch)[real][:, :VOCABULARY]
+    want = logits_of(name, batch)[real][:, :VOCABULARY]
     leaves, tree = jax.tree.flatten(params)
     draw = np.random.default_rng(5)
     for n, (path, leaf) in enumerate(jax.tree_util.tree_leaves_with_path(params)):
         noise = draw.normal(size=leaf.shape).astype(np.float32)
         other = jax.tree.unflatten(tree, [*leaves[:n], leaf + noise, *leaves[n + 1 :]])
-        error = relative_error(compiled(name)(batch, other)[real][:, :VOCABULARY], want)
+        error = relative_error(logits_of(name, batch, other)[real][:, :VOCABULARY], want)
         where = jax.tree_util.keystr(path, simple=True, separator=".")
         if where.endswith(
             (".self_attention.key_bias", ".cross_attention.key_bias", "decoder_key.bias")
@@ -167,8 +168,11 @@ def test_every_parameter_changes_the_logits(name):
 @EVERY
 def test_search_s_steps_give_what_all_positions_at_once_give(name):
     """The watched weights too, while hypotheses change beam slots at every step."""
-    model, params = model_and_params(name)
-    assert_steps_equal_all_at_once(model.clone(watch=model.sources > 0), params)
+    _, params = model_and_params(name)
+    variables = {"params": params}
+    assert_steps_equal_all_at_once(
+        watching(name), params, lambda batch: compiled(name)(variables, *model_inputs(batch))
+    )
 
 
 @pytest.mark.slow("compiles models in another type")
@@ -323,9 +327,10 @@ def test_a_second_source_without_text_changes_nothing_where_eos_is_hidden():
     """Then the model with two sources is that with one."""
     two, one = (tiny_model(**ONE_LAYER, sources=n, source_eos=False) for n in (2, 1))
     params = random_params(two)
-    batch = packed_pairs("base")
     longer = [([*src, EOS], tgt) for src, tgt in PAIRS]
-    both = lay_out(longer, [[0, 2], [1, 3]], SRC_LENGTH, TGT_LENGTH)
+    both, batch = (
+        lay_out(pairs, [[0, 2], [1, 3]], SRC_LENGTH, TGT_LENGTH) for pairs in (longer, PAIRS)
+    )
     first = {**params, "sources": params["sources"].at[0].set(0.0)}
     alone = {name: own for name, own in params.items() if name != "sources"}
     got = jax.jit(two.apply)({"params": first}, *model_inputs(both))
@@ -338,7 +343,7 @@ def test_neutral_parts_give_the_base_model():
     """A window over everything, coverage of weight 0, a dot product whose queries are scaled."""
     batch = packed_pairs("base")
     _, params = model_and_params("base")
-    want = compiled("base")(batch)[..., :VOCABULARY]
+    want = logits_of("base", batch)[..., :VOCABULARY]
 
     def logits(params: Any, **changes: Any) -> Any:
         apply = jax.jit(tiny_model(**changes).apply)
