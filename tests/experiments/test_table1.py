@@ -56,7 +56,8 @@ def test_attention_equals_equation_1_one_query_at_a_time(n, r, projected):
         want = np.einsum("blhk,hkd->bld", want, params["out"])
     kind = "self-attention" if projected else "self-attention alone"
     sizes = Sizes(n, D, r=r, heads=H)
-    got, pull = jax.vjp(lambda x: KINDS[kind].apply(float32(params), x, sizes), float32(x))
+    layer = jax.jit(lambda x: KINDS[kind].apply(float32(params), x, sizes))
+    got, pull = jax.vjp(layer, float32(x))
     assert relative_error(got, want.reshape(x.shape)) < 1e-5
     assert np.isfinite(pull(got)[0]).all()  # in blocks, some queries see padding alone
 

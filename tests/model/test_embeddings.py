@@ -73,10 +73,11 @@ def test_each_side_has_a_table_of_its_size_and_the_output_is_the_target_s():
     assert params["tgt_embedding"]["table"].shape == (256, 12) and "output" not in params
     batch = batch_of((9, 7))
     inputs = model_inputs(batch)
-    logits = model.apply({"params": params}, *inputs)
+    apply = jax.jit(model.apply)
+    logits = apply({"params": params}, *inputs)
     table_VD = params["tgt_embedding"]["table"].at[140].mul(3)
     tripled = {**params, "tgt_embedding": {"table": table_VD}}
-    got = model.apply({"params": tripled}, *inputs)
+    got = apply({"params": tripled}, *inputs)
     assert not (batch.tgt.ids == 140).any()  # so it is changed as an output alone
     assert relative_error(got[..., 140], 3 * logits[..., 140]) < 1e-5
     assert relative_error(got[..., :140], logits[..., :140]) < 1e-6

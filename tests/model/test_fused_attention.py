@@ -165,7 +165,8 @@ def test_a_model_with_the_kernel_gives_its_weights_to_plots():
     )
     params = random_params(plain)
     source, target = model_inputs(batch)
-    got, want = (attention_maps(model, params, source, target) for model in (fused, plain))
+    maps = jax.jit(attention_maps, static_argnums=0)
+    got, want = (maps(model, params, source, target) for model in (fused, plain))
     assert got.keys() == want.keys() == {"encoder", "decoder", "cross"}
     for name in want:
         np.testing.assert_allclose(got[name], want[name], rtol=1e-5, atol=1e-6)

@@ -30,8 +30,8 @@ def test_it_is_the_decoder_whose_attention_to_the_source_adds_nothing():
         own[f"decoder_{n}"] = layer
     assert jax.tree.map(np.shape, own) == jax.tree.map(np.shape, random_params_of(alone))
     batch = model_inputs(lay_out(PAIRS, ROWS, 16, 16))
-    want = whole.apply({"params": params}, *batch)[..., :VOCABULARY]
-    got = alone.apply({"params": own}, *batch)[..., :VOCABULARY]
+    want = jax.jit(whole.apply)({"params": params}, *batch)[..., :VOCABULARY]
+    got = jax.jit(alone.apply)({"params": own}, *batch)[..., :VOCABULARY]
     real = batch[1].segments != 0
     np.testing.assert_allclose(got[real], want[real], rtol=2e-5, atol=2e-5)
 

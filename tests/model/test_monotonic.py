@@ -1,5 +1,6 @@
 """Monotonic attention against enumerations of all paths, and loops for its decisions."""
 
+import functools
 import itertools
 
 import jax
@@ -110,7 +111,8 @@ def test_affine_scan_is_its_recursion(axis, reverse):
     x = np.zeros(places[2][0].shape)
     for one_factor, one_term, at in list(zip(*places, strict=True))[:: -1 if reverse else 1]:
         at[:] = x = one_factor * x + one_term
-    got = affine_scan(jnp.float32(factor), jnp.float32(term), axis=axis, reverse=reverse)
+    scan = jax.jit(functools.partial(affine_scan, axis=axis, reverse=reverse))
+    got = scan(jnp.float32(factor), jnp.float32(term))
     assert relative_error(got, want) < 1e-6
 
 
@@ -167,7 +169,7 @@ def test_training_has_the_expected_weights_with_noise_on_the_energies(name):
     params = parameters(name)
     noise = DRAW.normal(size=SCORES.shape).astype(np.float32)
     want = spread(name, all_stops_by_enumeration(energies_of(name, params) + noise))
-    got = soft(name, params, scored(name, params), noise)
+    got = jax.jit(functools.partial(soft, name))(params, scored(name, params), noise)
     np.testing.assert_allclose(got, want, atol=1e-6)
     np.testing.assert_array_equal(np.asarray(got)[want == 0], 0)
 
@@ -207,6 +209,7 @@ def test_scores_that_differ_by_thousands_neither_overflow_nor_vanish(name):
     scores = SCORES + np.float32(3e3) * (np.arange(M) % 4 == 1)
     params = parameters(name)
 
+    @jax.jit
     def weights(scores):
         return soft(name, params, scored(name, params, scores))
 

@@ -127,6 +127,7 @@ def test_gradients_are_finite_differences(name):
         at = jax.tree.map(np.float64, (PARAMS[name], SCORES))
         upstream = DRAW.normal(size=SCORES.shape)
 
+        @jax.jit
         def total(arrays):
             return (normalize(name, *arrays, MASK, "float64") * upstream).sum()
 
@@ -140,7 +141,7 @@ def test_bfloat16_keeps_weights_of_that_type_for_the_backward_pass(name):
 
     def pulled(dtype):
         weights, pull = jax.vjp(
-            lambda *arrays: normalize(name, *arrays, MASK, dtype), PARAMS[name], SCORES
+            jax.jit(lambda *arrays: normalize(name, *arrays, MASK, dtype)), PARAMS[name], SCORES
         )
         return weights, pull(jnp.asarray(upstream))[1]
 

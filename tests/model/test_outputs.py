@@ -27,8 +27,9 @@ def test_a_bias_is_added_to_every_logit(tied):
     biased = tiny_model(**keys, output_bias=True)
     params = random_params(plain)
     bias_V = np.random.default_rng(1).normal(size=128).astype(np.float32)
-    got = biased.apply({"params": {**params, "output_bias": bias_V}}, *model_inputs(BATCH))
-    want = plain.apply({"params": params}, *model_inputs(BATCH))
+    own = {**params, "output_bias": bias_V}
+    got = jax.jit(biased.apply)({"params": own}, *model_inputs(BATCH))
+    want = jax.jit(plain.apply)({"params": params}, *model_inputs(BATCH))
     error = np.abs(np.asarray(got - want)[REAL][:, :VOCABULARY] - bias_V[:VOCABULARY])
     assert error.max() < 1e-5
     assert (np.asarray(got)[..., VOCABULARY:] <= -1e8).all()

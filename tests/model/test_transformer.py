@@ -102,7 +102,7 @@ def test_narrow_residuals_change_the_logits_by_rounding_alone(changes):
     model = tiny_model(**changes)
     params = random_params(model)
     narrow = tiny_model(**changes, residual_dtype="bfloat16")
-    encoded = narrow.apply({"params": params}, batch.src, method="encode")
+    encoded = jax.eval_shape(lambda: narrow.apply({"params": params}, batch.src, method="encode"))
     narrow_result = changes == {}  # a last norm and a recurrent encoder give float32
     assert encoded.dtype == ("bfloat16" if narrow_result else "float32")
     sizes = SearchSizes(batch=2, beams=3, length=5, src_length=9)
@@ -114,8 +114,10 @@ def test_narrow_residuals_change_the_logits_by_rounding_alone(changes):
 
     stepped = jax.eval_shape(lambda: narrow.apply({"params": params}, method=step))
     assert stepped.dtype == ("float32" if "norm" in changes else "bfloat16")
-    wanted = model.apply({"params": params}, *model_inputs(batch))[..., :VOCABULARY]
-    found = narrow.apply({"params": params}, *model_inputs(batch))[..., :VOCABULARY]
+    wanted, found = (
+        jax.jit(own.apply)({"params": params}, *model_inputs(batch))[..., :VOCABULARY]
+        for own in (model, narrow)
+    )
     assert 1e-4 < relative_error(found, wanted) < 0.03
 
 
@@ -143,10 +145,11 @@ def test_a_hidden_end_of_the_source_is_as_if_it_were_not_there(encoder):
     rows = [[0, 1]]
     batches = [lay_out(own, rows, 9, 12) for own in (pairs, cut)]
     got, want = (
-        of_each_pair(model.apply(params, *model_inputs(batch)), batch, rows)
+        of_each_pair(jax.jit(model.apply)(params, *model_inputs(batch)), batch, rows)
         for model, batch in zip((hidden, seen), batches, strict=True)
     )
     for number in got:
         assert relative_error(got[number][:, :VOCABULARY], want[number][:, :VOCABULARY]) < 1e-5
-    shown = of_each_pair(seen.apply(params, *model_inputs(batches[0])), batches[0], rows)
+    shown = jax.jit(seen.apply)(params, *model_inputs(batches[0]))
+    shown = of_each_pair(shown, batches[0], rows)
     assert relative_error(shown[0][:, :VOCABULARY], want[0][:, :VOCABULARY]) > 1e-3
