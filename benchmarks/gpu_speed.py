@@ -264,7 +264,7 @@ def report(results: Results) -> str:
 
 def main() -> None:
     """Runs all tasks turn by turn, and prints the report."""
-    values = parse_experiment("gpu_speed", __doc__ or "", FLAGS)
+    values = parse_experiment("gpu_speed", __doc__, FLAGS)
     end = time.monotonic() + 60 * values["minutes"]
     results = Results()
     order = tasks(values)

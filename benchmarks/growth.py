@@ -27,12 +27,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 
-from benchmarks.arguments import parse
 from benchmarks.growth_points import MIB, Point, Setting, make_point
 from benchmarks.turns import by_turns, markdown, spread, timed
 from transformer_jax.errors import UserError
 from transformer_jax.reporting import plots
-from transformer_jax.use.command_line import Flag, exit_status, set_up_logs
+from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -257,7 +256,7 @@ def _draw(axes: "Axes", result: Result) -> None:
 
 def main() -> None:
     """Measures what the flags ask for, and prints the report."""
-    values = parse("growth", __doc__, FLAGS)
+    values = parse_experiment("growth", __doc__, FLAGS, takes_keys=False)
     out = Path(values["out"]) if values["out"] else None
     names = values["axes"].split(",") if values["axes"] else None
     plans = QUICK if values["quick"] else FULL

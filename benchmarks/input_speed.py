@@ -15,7 +15,6 @@ import time
 from typing import Any
 
 import numpy as np
-from arguments import parse
 from turns import markdown
 from workload import wmt_lengths
 
@@ -25,7 +24,7 @@ from transformer_jax.text.corpora import open_corpus
 from transformer_jax.text.encoded import EncodedPairs, encode_corpus
 from transformer_jax.text.packing import RowPlan, plan_rows, source_row_length
 from transformer_jax.text.vocabulary_training import train_vocabulary
-from transformer_jax.use.command_line import Flag, exit_status
+from transformer_jax.use.command_line import Flag, exit_status, parse_experiment
 
 FLAGS = (
     Flag("data", str, "FOLDER", "has train.SRC and train.TGT", required=True),
@@ -42,7 +41,7 @@ BATCHES = 300
 
 def main() -> None:
     """Measures each stage once, in the order of a run."""
-    values = parse("input_speed", __doc__, FLAGS)
+    values = parse_experiment("input_speed", __doc__, FLAGS, takes_keys=False)
     row_length = values["row-length"]
     corpus = open_corpus(DataConfig(path=values["data"], src=values["src"], tgt=values["tgt"]))
     pairs = corpus.split("train")

@@ -25,9 +25,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from arguments import parse
 
-from transformer_jax.use.command_line import Flag, exit_status
+from transformer_jax.use.command_line import Flag, exit_status, parse_experiment
 
 ROOT = Path(__file__).parents[1]
 WORDS = "the old man who sleeps reads three new books and a child sees her house .".split()
@@ -179,7 +178,7 @@ def start(workdir: str, port: int) -> subprocess.Popen:
 
 def main() -> None:
     """Prints the outcomes; exits with 1 if anything was wrong."""
-    values = parse("serve_load", __doc__, FLAGS)
+    values = parse_experiment("serve_load", __doc__, FLAGS, takes_keys=False)
     port, clients = values["port"], values["clients"]
     server = start(values["workdir"], port)
     outcomes = list[Outcome]()

@@ -222,7 +222,7 @@ def compare(configs: dict[str, Config], values: dict[str, Any]) -> None:
 
 def main() -> None:
     """Runs the comparison, or with --task one process of it."""
-    values = parse_experiment("train_speed", __doc__ or "", FLAGS)
+    values = parse_experiment("train_speed", __doc__, FLAGS)
     if values["task"]:
         path = Path(values["task"])
         task = json.loads(path.read_text())
