@@ -25,7 +25,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-
 from transformer_jax.use.command_line import Flag, exit_status, parse_experiment
 
 ROOT = Path(__file__).parents[1]

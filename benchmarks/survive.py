@@ -20,7 +20,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-
 from transformer_jax.use.command_line import Flag, exit_status, parse_experiment
 
 ROOT = Path(__file__).parents[1]
