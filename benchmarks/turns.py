@@ -9,11 +9,13 @@ output (`run_once`). Beside processes, every turn times a matrix product, to mea
 import functools
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -62,6 +64,16 @@ def run_once(command: Sequence[str], environment: Mapping[str, str]) -> Figures:
         raise RuntimeError(f"{' '.join(command)}: status {done.returncode}\n{done.stderr[-2000:]}")
     figures: Figures = json.loads(lines[-1])
     return figures
+
+
+def print_figures(measure: Callable[[str, dict[str, Any]], Figures]) -> None:
+    """The main of a process of gpu_speed.py, whose arguments are TASK JOB.json SECONDS.
+
+    It prints the figures of the task as one line of JSON, and ends itself after SECONDS.
+    """
+    task, job, seconds = sys.argv[1:]
+    signal.alarm(int(seconds))  # ends the process even while it compiles
+    print(json.dumps(measure(task, json.loads(Path(job).read_text()))))
 
 
 def processes_by_turns(

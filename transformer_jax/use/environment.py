@@ -60,12 +60,9 @@ def open_missing_streams() -> set[str]:
             # The lowest free number, which is this one.
             os.open(os.devnull, os.O_RDONLY if number == 0 else os.O_WRONLY)
             closed.add(f"standard {name}")
-    if sys.stdin is None:
-        sys.stdin = open(0, closefd=False)  # noqa: SIM115  it lives as long as the process
-    if sys.stdout is None:
-        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
-    if sys.stderr is None:
-        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+    for number, (name, mode) in enumerate({"stdin": "r", "stdout": "w", "stderr": "w"}.items()):
+        if getattr(sys, name) is None:  # the stream lives as long as the process
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):  # for the arrow in "en→de" in any locale
         sys.stdout.reconfigure(errors="backslashreplace")
     return closed
