@@ -28,7 +28,7 @@ import jax
 import numpy as np
 
 from benchmarks.growth_points import MIB, Point, Setting, make_point
-from benchmarks.turns import by_turns, markdown, spread, timed
+from benchmarks.turns import by_turns, markdown, matrix_product, spread, timed
 from transformer_jax.errors import UserError
 from transformer_jax.reporting import plots
 from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
@@ -112,7 +112,7 @@ class Result(NamedTuple):
     sizes: tuple[int, ...]
     points: list[Point]
     seconds: list[list[float]]  # [points, rounds]
-    product: list[float]  # seconds of a matrix product [rounds]
+    product: list[float]  # GFLOP/s of a matrix product [rounds]
 
     @property
     def label(self) -> str:
@@ -158,8 +158,9 @@ def measure(
     key = name.split(".")[1]
     sizes = plan.axes[key]
     points = [make(plan.base._replace(**{key: size})) for size in sizes]
-    runs = [(point.run, calls_of_a_visit(point.run)) for point in points] + [(_product(), 5)]
-    visits = [functools.partial(timed, run, calls, clock) for run, calls in runs]
+    runs = [point.run for point in points]
+    visits = [functools.partial(timed, run, calls_of_a_visit(run), clock) for run in runs]
+    visits.append(functools.partial(matrix_product, PRODUCT_SIZE, 5))
     logger.info("%s: %d rounds", name, rounds)
     *seconds, product = by_turns(dict(enumerate(visits)), rounds).values()
     return Result(name, sizes, points, seconds, product)
@@ -170,14 +171,6 @@ def calls_of_a_visit(run: Callable[[], Any]) -> int:
     if timed(run) > VISIT_SECONDS:
         return 1
     return min(VISIT_CALLS, max(1, round(VISIT_SECONDS / timed(run))))
-
-
-@functools.cache
-def _product() -> Callable[[], Any]:
-    """A matrix product by XLA."""
-    matrix = jax.random.normal(jax.random.key(0), (PRODUCT_SIZE, PRODUCT_SIZE))
-    compiled = jax.jit(lambda x: x @ x).lower(matrix).compile()
-    return lambda: compiled(matrix).block_until_ready()
 
 
 # Tables and plots ------------------------------------------------------------------------------
@@ -201,8 +194,7 @@ def table(result: Result) -> str:
         flops, *held = result.exponents(last).values()
         numbers = [flops, flops - statistics.median(each), *held]
         rows.append([f"**{words}**", spread(each), *(f"{number:.2f}" for number in numbers)])
-    rates = [2 * PRODUCT_SIZE**3 / seconds / 1e9 for seconds in result.product]
-    beside = f"A matrix product beside it: {spread(rates, '{:,.0f}')} GFLOP/s."
+    beside = f"A matrix product beside it: {spread(result.product, '{:,.0f}')} GFLOP/s."
     return f"{markdown(head, rows)}\n\n{beside}"
 
 
