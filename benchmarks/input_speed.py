@@ -8,13 +8,13 @@ lengths (WMT 2014 en-de has 4.5 million pairs).
 """
 
 import itertools
-import resource
 import sys
 import tempfile
 import time
 from typing import Any
 
 import numpy as np
+from peers.process import memory_mib
 from turns import markdown
 from workload import wmt_lengths
 
@@ -64,8 +64,7 @@ def main() -> None:
     if values["pairs"]:
         _, rows = _planned(*wmt_lengths(values["pairs"], longest=256), 256)
         table += rows
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    table.append(("peak memory of the process", f"{peak:.2f} GiB"))
+    table.append(("peak memory of the process", f"{memory_mib() / 1024:.2f} GiB"))
     print(markdown(["stage", "measured"], table))
 
 
