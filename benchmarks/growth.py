@@ -20,7 +20,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -44,7 +44,6 @@ FLAGS = [
     Flag("axes", str, "NAMES", "such as step.rows,search.beam; default: all axes"),
     Flag("rounds", int, "N", "how often each point is visited", default=4),
     Flag("cpu_time", bool, "", "measure CPU time of all threads, if others use the CPU too"),
-    Flag("quick", bool, "", "only test that the script works: two points an axis"),
 ]
 VISIT_SECONDS, VISIT_CALLS = 0.4, 9  # limits of one visit: time, and number of calls
 PRODUCT_SIZE = 1024  # of the matrix product that measures the machine's speed
@@ -76,17 +75,6 @@ FULL = {
             "length": (16, 32, 64, 128),
         },
     ),
-}
-
-
-def doubled(base: Setting, axes: Iterable[str]) -> Plan:
-    """Two points along each axis: the base, and twice its size."""
-    return Plan(base, {key: (getattr(base, key), 2 * getattr(base, key)) for key in axes})
-
-
-QUICK = {
-    "step": doubled(Setting(2, 16, 64, 1, 256), FULL["step"].axes),
-    "search": doubled(Setting(2, 8, 64, 1, 256, beam=2), FULL["search"].axes),
 }
 LABELS = {
     "step.rows": "rows",
@@ -251,9 +239,8 @@ def main() -> None:
     values = parse_experiment("growth", __doc__, FLAGS, takes_keys=False)
     out = Path(values["out"]) if values["out"] else None
     names = values["axes"].split(",") if values["axes"] else None
-    plans = QUICK if values["quick"] else FULL
     clock = time.process_time if values["cpu_time"] else time.perf_counter
-    print(report(plans, values["rounds"], out, names, clock=clock))
+    print(report(FULL, values["rounds"], out, names, clock=clock))
 
 
 def report(
