@@ -186,7 +186,7 @@ def test_a_description_of_two_directions_two_vocabularies_and_micro_batches(monk
     assert re.search(r"1 validation step, up to \d+ searches of validation BLEU$", described[-1])
 
 
-def test_a_run_that_goes_on_without_its_metrics_says_so(tmp_path, caplog):
+def test_a_run_without_its_metrics_or_its_checkpoints_says_so(tmp_path, caplog):
     run = runs.copy_of_run(tmp_path / "run")
     (run / "metrics.jsonl").unlink()
     with caplog.at_level("INFO"):
@@ -194,10 +194,7 @@ def test_a_run_that_goes_on_without_its_metrics_says_so(tmp_path, caplog):
     assert f"{run}/metrics.jsonl is gone: the curves begin after step 40" in caplog.text
     assert "from here on, decode.beam_size is 3 (was 4)" in caplog.text
     assert "train.init_from has no effect: it is for the start of a run" in caplog.text
-
-
-def test_a_run_that_begins_again_without_its_checkpoints_says_so(tmp_path, caplog):
-    run = runs.copy_of_run(tmp_path / "run")
+    (run / "metrics.jsonl").touch()
     shutil.rmtree(run / "checkpoints")
     with caplog.at_level("INFO"):
         assert runs.train(run, train__steps=1) == 0
