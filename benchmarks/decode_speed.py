@@ -37,7 +37,6 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from arguments import parse
 from jax.nn import log_softmax
 from peers.searching import MODES, Ids, Job, transformers_model
 from turns import CALIBRATION, Figures, markdown, middle, processes_by_turns, ratios, spread
@@ -54,7 +53,7 @@ from transformer_jax.text.batches import padded_sentences
 from transformer_jax.text.corpora import TextPairs
 from transformer_jax.text.lines import TextLines
 from transformer_jax.text.vocabulary import BOS, EOS
-from transformer_jax.use.command_line import Flag, exit_status, set_up_logs
+from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
 from transformer_jax.use.loading import LoadedModel, load_model
 
 OURS = "transformer_jax"
@@ -318,7 +317,7 @@ def describe(
 
 def main() -> None:
     """Prints the report."""
-    values = parse("decode_speed", __doc__, FLAGS)
+    values = parse_experiment("decode_speed", __doc__, FLAGS, takes_keys=False)
     threads = values["threads"]
     names = chosen_engines(values["engines"])
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])  # the engines inherit it

@@ -17,7 +17,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.arguments import parse
 from benchmarks.turns import by_turns, markdown, timed
 from transformer_jax.errors import RunError
 from transformer_jax.model.attention.multi_head import attend
@@ -33,7 +32,7 @@ from transformer_jax.model.kernels.fused_residual import Setting as Residual
 from transformer_jax.model.layers.dropout import NoiseSource, keep_mask, noise_bits
 from transformer_jax.model.layers.norms import DEFAULT_EPSILON, layer_norm
 from transformer_jax.model.outputs.cross_entropy import LossSettings, loss_and_gradient
-from transformer_jax.use.command_line import Flag, exit_status
+from transformer_jax.use.command_line import Flag, exit_status, parse_experiment
 
 HEADS, D_K, D_MODEL = 8, 64, 512
 REPEATS = 20  # calls of each function, by turns; the median counts
@@ -180,7 +179,7 @@ def measured(case: Case) -> tuple[list[str], list[str]]:
 
 def main() -> None:
     """Prints the table. Raises RunError if a kernel is wrong or not repeatable."""
-    values = parse("gpu_kernels", __doc__, FLAGS)
+    values = parse_experiment("gpu_kernels", __doc__, FLAGS, takes_keys=False)
     rows, length = values["rows"], values["length"]
     print(f"{jax.devices()[0].device_kind}, JAX {jax.__version__}, {rows} rows of {length}\n")
     cases = (

@@ -22,7 +22,6 @@ from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.stages import Traced
 
-from benchmarks.arguments import parse
 from benchmarks.gpu_roofline import (
     BYTES_PER_S,
     FLOPS_PER_S,
@@ -45,7 +44,7 @@ from transformer_jax.parallel.mesh import AXES
 from transformer_jax.reporting.provenance import revision
 from transformer_jax.training.cost import training_flops
 from transformer_jax.training.program import BatchShape, compile_program
-from transformer_jax.use.command_line import Flag, exit_status
+from transformer_jax.use.command_line import Flag, exit_status, parse_experiment
 
 HERE = Path(__file__).parent
 DEVICE, LIMITS = HERE / "h200.txtpb", HERE / "gpu_limits.json"
@@ -227,7 +226,7 @@ def passed_limits(
 
 def main() -> None:
     """Compiles each size, writes the page and checks the limits."""
-    values = parse("gpu_plan", __doc__, FLAGS)
+    values = parse_experiment("gpu_plan", __doc__, FLAGS, takes_keys=False)
     names = values["sizes"].split(",")
     if unknown := [name for name in names if name not in SIZES]:
         raise ConfigError(f"--sizes={unknown[0]} is not one of {', '.join(SIZES)}.")

@@ -1,14 +1,8 @@
-"""The processes of gpu_speed.py that run this package: `gpu_points.py TASK JOB.json SECONDS`.
-
-A process prints its figures as one line of JSON. It ends itself after SECONDS.
-"""
+"""The processes of gpu_speed.py that run this package: `gpu_points.py TASK JOB.json SECONDS`."""
 
 import dataclasses
-import json
 import re
-import signal
 import statistics
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -24,7 +18,7 @@ from benchmarks.hlo import parse
 from benchmarks.pair_flops import flops_of_pairs
 from benchmarks.peers.process import speeds
 from benchmarks.programs import Steps, one_device, random_params, without_end
-from benchmarks.turns import Figures, timed
+from benchmarks.turns import Figures, print_figures, timed
 from benchmarks.workload import newstest_sentences, wmt_pairs
 from transformer_jax.config.schema import Config
 from transformer_jax.config.serialization import from_config_dict
@@ -201,12 +195,5 @@ def kernels(folder: Path) -> Iterator[tuple[str, str, float]]:
                     yield event.name, str(operation or ""), event.duration_ns
 
 
-def main() -> None:
-    """Prints the figures of one task."""
-    task, job, seconds = sys.argv[1:]
-    signal.alarm(int(seconds))  # ends the process even while it compiles
-    print(json.dumps(measure(task, json.loads(Path(job).read_text()))))
-
-
 if __name__ == "__main__":
-    main()
+    print_figures(measure)

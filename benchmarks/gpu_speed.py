@@ -99,20 +99,21 @@ FLAGS = [
 
 
 def tasks(values: dict[str, Any]) -> list[str]:
-    """Names of the tasks of one turn, the most important first."""
+    """Names of the tasks of one turn, part by part."""
     sizes = values["sizes"].split(",")
-    parts = {*values["parts"].split(","), *(["profile"] if values["profile"] else [])}
-    first, *rest = [f"search {tokens}" for tokens in values["decode_tokens"].split(",")]
-    order = ["matrix", *(f"train {size}" for size in sizes)]
-    how, *others = values["torch"].split(",")
-    order += [f"torch {size} {how}" for size in sizes]
-    order += [first, "search marian", f"profile {sizes[0]}", *rest]
-    order += [f"torch {size} {other}" for other in others for size in sizes]
-    if unknown := [*(parts - {*PARTS}), *({*sizes} - {*SIZES})]:
+    chosen = {*values["parts"].split(","), *(["profile"] if values["profile"] else [])}
+    if unknown := [*(chosen - {*PARTS}), *({*sizes} - {*SIZES})]:
         raise UserError(f"{unknown[0]}: --parts are of {','.join(PARTS)}, --sizes of base,big.")
-    if "profile" in parts and not values["profile"]:
+    if "profile" in chosen and not values["profile"]:
         raise UserError("--parts=profile needs --profile=FOLDER.")
-    return [task for task in order if task.split()[0] in parts]
+    of_part = {
+        "matrix": ["matrix"],
+        "train": [f"train {size}" for size in sizes],
+        "torch": [f"torch {size} {how}" for how in values["torch"].split(",") for size in sizes],
+        "search": [f"search {size}" for size in (*values["decode_tokens"].split(","), "marian")],
+        "profile": [f"profile {sizes[0]}"],
+    }
+    return [task for part in PARTS if part in chosen for task in of_part[part]]
 
 
 def make_job(values: dict[str, Any]) -> dict[str, Any]:
@@ -264,23 +265,17 @@ def report(results: Results) -> str:
 
 def main() -> None:
     """Runs all tasks turn by turn, and prints the report."""
-    values = parse_experiment("gpu_speed", __doc__ or "", FLAGS)
+    values = parse_experiment("gpu_speed", __doc__, FLAGS)
     end = time.monotonic() + 60 * values["minutes"]
     results = Results()
-    order = tasks(values)
+    every = tasks(values) * values["turns"]
     with tempfile.TemporaryDirectory() as folder:
         job = Path(folder) / "job.json"
         job.write_text(json.dumps(make_job(values)))
-        queue = order * values["turns"]
-        while queue:
-            task = queue.pop(0)
+        for task in every:
             started = time.monotonic()
             figures = attempt(task, job, end - started)
             results.setdefault(task, []).append(figures)
-            same = [other for other in queue if other.split()[:2] == task.split()[:2]]
-            if "error" in figures and task.startswith("torch") and same:
-                queue.remove(same[0])  # if one way fails, the next one is tried at once
-                queue.insert(0, same[0])
             brief = {key: value for key, value in figures.items() if key != "kernels"}
             took = time.monotonic() - started
             print(f"{task}, {took:.0f} s: {brief}", file=sys.stderr, flush=True)

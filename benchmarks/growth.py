@@ -20,19 +20,18 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
 
-from benchmarks.arguments import parse
 from benchmarks.growth_points import MIB, Point, Setting, make_point
-from benchmarks.turns import by_turns, markdown, spread, timed
+from benchmarks.turns import by_turns, markdown, matrix_product, spread, timed
 from transformer_jax.errors import UserError
 from transformer_jax.reporting import plots
-from transformer_jax.use.command_line import Flag, exit_status, set_up_logs
+from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,7 +44,6 @@ FLAGS = [
     Flag("axes", str, "NAMES", "such as step.rows,search.beam; default: all axes"),
     Flag("rounds", int, "N", "how often each point is visited", default=4),
     Flag("cpu_time", bool, "", "measure CPU time of all threads, if others use the CPU too"),
-    Flag("quick", bool, "", "only test that the script works: two points an axis"),
 ]
 VISIT_SECONDS, VISIT_CALLS = 0.4, 9  # limits of one visit: time, and number of calls
 PRODUCT_SIZE = 1024  # of the matrix product that measures the machine's speed
@@ -78,17 +76,6 @@ FULL = {
         },
     ),
 }
-
-
-def doubled(base: Setting, axes: Iterable[str]) -> Plan:
-    """Two points along each axis: the base, and twice its size."""
-    return Plan(base, {key: (getattr(base, key), 2 * getattr(base, key)) for key in axes})
-
-
-QUICK = {
-    "step": doubled(Setting(2, 16, 64, 1, 256), FULL["step"].axes),
-    "search": doubled(Setting(2, 8, 64, 1, 256, beam=2), FULL["search"].axes),
-}
 LABELS = {
     "step.rows": "rows",
     "step.length": "positions a row",
@@ -113,7 +100,7 @@ class Result(NamedTuple):
     sizes: tuple[int, ...]
     points: list[Point]
     seconds: list[list[float]]  # [points, rounds]
-    product: list[float]  # seconds of a matrix product [rounds]
+    product: list[float]  # GFLOP/s of a matrix product [rounds]
 
     @property
     def label(self) -> str:
@@ -159,8 +146,9 @@ def measure(
     key = name.split(".")[1]
     sizes = plan.axes[key]
     points = [make(plan.base._replace(**{key: size})) for size in sizes]
-    runs = [(point.run, calls_of_a_visit(point.run)) for point in points] + [(_product(), 5)]
-    visits = [functools.partial(timed, run, calls, clock) for run, calls in runs]
+    runs = [point.run for point in points]
+    visits = [functools.partial(timed, run, calls_of_a_visit(run), clock) for run in runs]
+    visits.append(functools.partial(matrix_product, PRODUCT_SIZE, 5))
     logger.info("%s: %d rounds", name, rounds)
     *seconds, product = by_turns(dict(enumerate(visits)), rounds).values()
     return Result(name, sizes, points, seconds, product)
@@ -171,14 +159,6 @@ def calls_of_a_visit(run: Callable[[], Any]) -> int:
     if timed(run) > VISIT_SECONDS:
         return 1
     return min(VISIT_CALLS, max(1, round(VISIT_SECONDS / timed(run))))
-
-
-@functools.cache
-def _product() -> Callable[[], Any]:
-    """A matrix product by XLA."""
-    matrix = jax.random.normal(jax.random.key(0), (PRODUCT_SIZE, PRODUCT_SIZE))
-    compiled = jax.jit(lambda x: x @ x).lower(matrix).compile()
-    return lambda: compiled(matrix).block_until_ready()
 
 
 # Tables and plots ------------------------------------------------------------------------------
@@ -202,8 +182,7 @@ def table(result: Result) -> str:
         flops, *held = result.exponents(last).values()
         numbers = [flops, flops - statistics.median(each), *held]
         rows.append([f"**{words}**", spread(each), *(f"{number:.2f}" for number in numbers)])
-    rates = [2 * PRODUCT_SIZE**3 / seconds / 1e9 for seconds in result.product]
-    beside = f"A matrix product beside it: {spread(rates, '{:,.0f}')} GFLOP/s."
+    beside = f"A matrix product beside it: {spread(result.product, '{:,.0f}')} GFLOP/s."
     return f"{markdown(head, rows)}\n\n{beside}"
 
 
@@ -257,12 +236,11 @@ def _draw(axes: "Axes", result: Result) -> None:
 
 def main() -> None:
     """Measures what the flags ask for, and prints the report."""
-    values = parse("growth", __doc__, FLAGS)
+    values = parse_experiment("growth", __doc__, FLAGS, takes_keys=False)
     out = Path(values["out"]) if values["out"] else None
     names = values["axes"].split(",") if values["axes"] else None
-    plans = QUICK if values["quick"] else FULL
     clock = time.process_time if values["cpu_time"] else time.perf_counter
-    print(report(plans, values["rounds"], out, names, clock=clock))
+    print(report(FULL, values["rounds"], out, names, clock=clock))
 
 
 def report(

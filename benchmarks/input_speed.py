@@ -8,14 +8,13 @@ lengths (WMT 2014 en-de has 4.5 million pairs).
 """
 
 import itertools
-import resource
 import sys
 import tempfile
 import time
 from typing import Any
 
 import numpy as np
-from arguments import parse
+from peers.process import memory_mib
 from turns import markdown
 from workload import wmt_lengths
 
@@ -25,7 +24,7 @@ from transformer_jax.text.corpora import open_corpus
 from transformer_jax.text.encoded import EncodedPairs, encode_corpus
 from transformer_jax.text.packing import RowPlan, plan_rows, source_row_length
 from transformer_jax.text.vocabulary_training import train_vocabulary
-from transformer_jax.use.command_line import Flag, exit_status
+from transformer_jax.use.command_line import Flag, exit_status, parse_experiment
 
 FLAGS = (
     Flag("data", str, "FOLDER", "has train.SRC and train.TGT", required=True),
@@ -42,7 +41,7 @@ BATCHES = 300
 
 def main() -> None:
     """Measures each stage once, in the order of a run."""
-    values = parse("input_speed", __doc__, FLAGS)
+    values = parse_experiment("input_speed", __doc__, FLAGS, takes_keys=False)
     row_length = values["row-length"]
     corpus = open_corpus(DataConfig(path=values["data"], src=values["src"], tgt=values["tgt"]))
     pairs = corpus.split("train")
@@ -65,8 +64,7 @@ def main() -> None:
     if values["pairs"]:
         _, rows = _planned(*wmt_lengths(values["pairs"], longest=256), 256)
         table += rows
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    table.append(("peak memory of the process", f"{peak:.2f} GiB"))
+    table.append(("peak memory of the process", f"{memory_mib() / 1024:.2f} GiB"))
     print(markdown(["stage", "measured"], table))
 
 

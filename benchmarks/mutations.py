@@ -21,8 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.arguments import parse
-from transformer_jax.use.command_line import Flag, exit_status
+from transformer_jax.use.command_line import Flag, exit_status, parse_experiment
 
 ROOT = Path(__file__).parent.parent
 SECONDS = 3_600.0  # for one run of tests; a mutation that makes them hang is found
@@ -117,7 +116,7 @@ def outcome(tree: Path, mutation: Mutation) -> str:
 
 def main() -> None:
     """Draws mutations, runs the tests on each and prints the shares that are found."""
-    values = parse("mutations", __doc__, FLAGS)
+    values = parse_experiment("mutations", __doc__, FLAGS, takes_keys=False)
     out = Path(values["out"])
     files = sorted((ROOT / "transformer_jax").rglob("*.py"))
     every = [mutation for file in files for mutation in mutations(file)]

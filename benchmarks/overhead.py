@@ -103,7 +103,7 @@ def first_step(arguments: list[str], cache: Path, workdir: Path, steps: int) -> 
 
 def main() -> None:
     """Measures both, and prints the report."""
-    values = parse_experiment("overhead", __doc__ or "", FLAGS)
+    values = parse_experiment("overhead", __doc__, FLAGS)
     arguments = [f"--config={values['config']}"]
     arguments += [a for a in sys.argv[1:] if a.startswith("--config.")]
     config = load_config(values["config"], values["overrides"])

@@ -17,21 +17,21 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
-from benchmarks.arguments import parse
 from benchmarks.hlo import KINDS, Collective, collectives
+from benchmarks.turns import markdown
 from transformer_jax.config.files import load_config
 from transformer_jax.config.schema import MeshConfig
 from transformer_jax.model.sides.embeddings import padded_vocabulary
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.training.cost import DEVICE_PEAKS, training_flops
 from transformer_jax.training.program import BatchShape, compile_program
-from transformer_jax.use.command_line import Flag, exit_status
+from transformer_jax.use.command_line import Flag, exit_status, parse_experiment
 
 PRESET = Path(__file__).parents[1] / "configs" / "wmt14.py"
 VOCABULARY = 37_000
@@ -200,23 +200,25 @@ def partitioned(dumps: Path) -> str:
 # Tables ----------------------------------------------------------------------------------------
 
 
-def held_and_sent(plans: list[Plan]) -> Iterator[str]:
-    """Lines of the table of what a device holds, computes and sends in a step."""
+MESH = ("devices", "data, fsdp, tensor", "rows")  # the first columns of both tables
+
+
+def held_and_sent(plans: list[Plan]) -> str:
+    """Markdown table of what a device holds, computes and sends in a step."""
     kinds = [k for k in KINDS if any(c.kind == k for plan in plans for c in plan.collectives)]
-    yield (
-        "| devices | data, fsdp, tensor | rows | parameters, MiB | optimizer, MiB | temporary, MiB "
-        "| GFLOPs | of closed form |" + "".join(f" {kind}, MiB (calls) |" for kind in kinds)
-    )
-    yield "|" + "---|" * (8 + len(kinds))
-    for plan in plans:
-        cells = [
+    head = [*MESH, "parameters, MiB", "optimizer, MiB", "temporary, MiB", "GFLOPs"]
+    head += ["of closed form", *(f"{kind}, MiB (calls)" for kind in kinds)]
+    rows = [
+        [
             *_which(plan),
             *(f"{b / MIB:,.0f}" for b in (plan.parameters, plan.optimizer, plan.temporary)),
             f"{plan.flops / 1e9:,.0f}",
             f"{plan.flops / plan.closed_form:.2f}",
             *(_sent(plan.collectives, kind) for kind in kinds),
         ]
-        yield f"| {' | '.join(cells)} |"
+        for plan in plans
+    ]
+    return markdown(head, rows)
 
 
 def _which(plan: Plan) -> list[str]:
@@ -229,12 +231,11 @@ def _sent(found: list[Collective], kind: str) -> str:
     return f"{sent / MIB:,.0f} ({calls})" if calls else "-"
 
 
-def times(plans: list[Plan], one: Plan | None, machines: Sequence[Machine]) -> Iterator[str]:
-    """Lines of the table of predicted times; efficiency is relative to the plan `one`."""
-    yield "| devices | data, fsdp, tensor | rows |" + "".join(
-        f" {m.name}: compute, ms | links, ms | step, ms | efficiency |" for m in machines
-    )
-    yield "|" + "---|" * (3 + 4 * len(machines))
+def times(plans: list[Plan], one: Plan | None, machines: Sequence[Machine]) -> str:
+    """Markdown table of predicted times; efficiency is relative to the plan `one`."""
+    columns = ("compute, ms", "links, ms", "step, ms", "efficiency")
+    head = [*MESH, *(f"{m.name}: {column}" for m in machines for column in columns)]
+    rows = []
     for plan in plans:
         cells = _which(plan)
         for machine in machines:
@@ -245,7 +246,8 @@ def times(plans: list[Plan], one: Plan | None, machines: Sequence[Machine]) -> I
                 " to ".join(_milliseconds(t) for t in steps),
                 " to ".join(f"{efficiency(plan, one, machine, t):.0%}" for t in steps if one),
             ]
-        yield f"| {' | '.join(cells)} |"
+        rows.append(cells)
+    return markdown(head, rows)
 
 
 def efficiency(plan: Plan, one: Plan, machine: Machine, seconds: float) -> float:
@@ -263,7 +265,7 @@ def _milliseconds(seconds: float) -> str:
 
 def main() -> None:
     """Compiles the steps that are not in the cache, and prints the tables."""
-    values = parse("scaling_plan", __doc__, FLAGS)
+    values = parse_experiment("scaling_plan", __doc__, FLAGS, takes_keys=False)
     counts = [int(n) for n in values["devices"].split(",")]
     fixed = [(mesh, values["rows"]) for mesh in FIXED_BATCH]
     growing = [(mesh, values["rows-a-device"] * math.prod(mesh)) for mesh in GROWING_BATCH]
@@ -281,9 +283,9 @@ def main() -> None:
             plans = [cached(values["cache"], size, mesh, rows, dumps) for mesh, rows in wanted]
             one = next((plan for plan in plans if plan.devices == 1), None)
             print(f"### {size}: what a device holds, computes and sends in a step\n")
-            print(*held_and_sent(plans), "", sep="\n")
+            print(held_and_sent(plans), end="\n\n")
             print(f"### {size}: predicted times of a step\n")
-            print(*times(plans, one, (H100, V5E)), "", sep="\n")
+            print(times(plans, one, (H100, V5E)), end="\n\n")
 
 
 def prepare_xla(devices: int, dumps: Path) -> None:

@@ -25,9 +25,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from arguments import parse
+from peers.process import memory_mib
 
-from transformer_jax.use.command_line import Flag, exit_status
+from transformer_jax.use.command_line import Flag, exit_status, parse_experiment
 
 ROOT = Path(__file__).parents[1]
 WORDS = "the old man who sleeps reads three new books and a child sees her house .".split()
@@ -131,12 +131,6 @@ def answer_to(port: int, request: bytes, leaves: bool) -> tuple[int, bool] | Non
     return int(head.split()[1]) if head else 0, is_json
 
 
-def resident(pid: int) -> float:
-    """MiB of memory that a process holds."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.split("VmRSS:")[1].split()[0]) / 1024
-
-
 class Outcome(NamedTuple):
     """What became of a request."""
 
@@ -179,7 +173,7 @@ def start(workdir: str, port: int) -> subprocess.Popen:
 
 def main() -> None:
     """Prints the outcomes; exits with 1 if anything was wrong."""
-    values = parse("serve_load", __doc__, FLAGS)
+    values = parse_experiment("serve_load", __doc__, FLAGS, takes_keys=False)
     port, clients = values["port"], values["clients"]
     server = start(values["workdir"], port)
     outcomes = list[Outcome]()
@@ -191,7 +185,7 @@ def main() -> None:
             for first in range(0, PARTS * part, part):
                 seeds = [f"{values['seed']} {first + n}" for n in range(part)]
                 outcomes += pool.map(functools.partial(send, port), seeds)
-                memory.append(resident(server.pid))
+                memory.append(memory_mib("VmRSS", server.pid))
         seconds = time.monotonic() - begun
         answers = answer_to(port, translate({"text": "the old man ."}), False)
     finally:

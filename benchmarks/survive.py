@@ -20,9 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from arguments import parse
-
-from transformer_jax.use.command_line import Flag, exit_status
+from transformer_jax.use.command_line import Flag, exit_status, parse_experiment
 
 ROOT = Path(__file__).parents[1]
 TIMINGS = ("source_tokens_per_second", "target_tokens_per_second", "mfu")
@@ -140,7 +138,7 @@ def compare(folder: Path, killed: Path, overrides: dict[str, Any], log: Path) ->
 
 def main() -> None:
     """Prints one JSON object per part; exits with 1 unless all metrics are equal."""
-    values = parse("survive", __doc__, FLAGS)
+    values = parse_experiment("survive", __doc__, FLAGS, takes_keys=False)
     draw = random.Random(values["seed"])
     good = True
     with tempfile.TemporaryDirectory() as scratch:

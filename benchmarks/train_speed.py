@@ -28,7 +28,7 @@ from typing import Any
 
 import jax
 from pair_flops import flops_of_pairs
-from peers.process import peak_mib, seconds_since_start, speeds
+from peers.process import memory_mib, seconds_since_start, speeds
 from programs import steps_of_run
 from turns import (
     CALIBRATION,
@@ -111,7 +111,7 @@ def measure_ours(config: Config, folder: Path, warm_up: int, timed_steps: int) -
         "nats_per_token": nats / counts[1],
         "parameters": sum(x.size for x in jax.tree.leaves(steps.state.params)),
         "first_step_s": first_step,
-        "peak_mib": peak_mib(),
+        "peak_mib": memory_mib(),
     }
 
 
@@ -222,7 +222,7 @@ def compare(configs: dict[str, Config], values: dict[str, Any]) -> None:
 
 def main() -> None:
     """Runs the comparison, or with --task one process of it."""
-    values = parse_experiment("train_speed", __doc__ or "", FLAGS)
+    values = parse_experiment("train_speed", __doc__, FLAGS)
     if values["task"]:
         path = Path(values["task"])
         task = json.loads(path.read_text())

@@ -9,11 +9,13 @@ output (`run_once`). Beside processes, every turn times a matrix product, to mea
 import functools
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,7 +24,6 @@ Figures = dict[str, Any]
 Name = TypeVar("Name", bound=Hashable)
 Found = TypeVar("Found")
 CALIBRATION = "matrix product, GFLOP/s"
-SIZE, PRODUCTS = 2048, 12
 
 
 def by_turns(cases: Mapping[Name, Callable[[], Found]], turns: int) -> dict[Name, list[Found]]:
@@ -62,6 +63,16 @@ def run_once(command: Sequence[str], environment: Mapping[str, str]) -> Figures:
         raise RuntimeError(f"{' '.join(command)}: status {done.returncode}\n{done.stderr[-2000:]}")
     figures: Figures = json.loads(lines[-1])
     return figures
+
+
+def print_figures(measure: Callable[[str, dict[str, Any]], Figures]) -> None:
+    """The main of a process of gpu_speed.py, whose arguments are TASK JOB.json SECONDS.
+
+    It prints the figures of the task as one line of JSON, and ends itself after SECONDS.
+    """
+    task, job, seconds = sys.argv[1:]
+    signal.alarm(int(seconds))  # ends the process even while it compiles
+    print(json.dumps(measure(task, json.loads(Path(job).read_text()))))
 
 
 def processes_by_turns(
@@ -119,11 +130,11 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _matrix_product() -> Figures:
-    draw = np.random.default_rng(0)
-    left, right = draw.random((2, SIZE, SIZE), dtype=np.float32)
-    return {"gflops": 2 * SIZE**3 / timed(lambda: left @ right, PRODUCTS) / 1e9}
+def matrix_product(size: int = 2_048, calls: int = 12) -> float:
+    """The rate of a float32 matrix product by NumPy, in GFLOP/s: the median of some calls."""
+    left, right = np.random.default_rng(0).random((2, size, size), dtype=np.float32)
+    return 2 * size**3 / timed(lambda: left @ right, calls) / 1e9
 
 
 if __name__ == "__main__":
-    print(json.dumps(_matrix_product()))
+    print(json.dumps({"gflops": matrix_product()}))

@@ -108,21 +108,17 @@ def test_our_training_speed_is_measured_on_a_tiny_corpus(train_speed, tmp_path):
         ("marian", {"qk_norm": True}, "model.qk_norm=True: peers need False"),
     ],
 )
-def test_peers_are_refused_if_they_would_be_another_model(
+def test_peers_follow_sizes_dropout_and_types_and_are_refused_if_another_model(
     train_speed, monkeypatch, peers, model, message
 ):
     monkeypatch.setattr(train_speed.importlib.util, "find_spec", lambda name: True)
+    sizes = {"num_layers": 3, "d_model": 64, "num_heads": 4, "d_ff": 96, "dropout": 0.3}
+    followed = from_config_dict({"model": sizes | {"dtype": "bfloat16"}})
+    assert train_speed.chosen_peers("marian,torch", followed) == ["marian", "torch"]
     config = from_config_dict({"model": model})
     assert train_speed.chosen_peers("none", config) == []
     with pytest.raises(train_speed.UserError, match=message):
         train_speed.chosen_peers(peers, config)
-
-
-def test_peers_follow_sizes_dropout_and_the_type_of_products(train_speed, monkeypatch):
-    monkeypatch.setattr(train_speed.importlib.util, "find_spec", lambda name: True)
-    model = {"num_layers": 3, "d_model": 64, "num_heads": 4, "d_ff": 96, "dropout": 0.3}
-    config = from_config_dict({"model": model | {"dtype": "bfloat16"}})
-    assert train_speed.chosen_peers("marian,torch", config) == ["marian", "torch"]
 
 
 def test_the_fastest_of_an_engine_s_settings_counts(monkeypatch, tmp_path, capsys):

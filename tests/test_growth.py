@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from benchmarks.growth import FULL, QUICK, Result, exponent, report
-from benchmarks.growth_points import SENTENCE, Point, random_batch, step_bytes
+from benchmarks.growth import FULL, Plan, Result, exponent, report
+from benchmarks.growth_points import SENTENCE, Point, Setting, random_batch, step_bytes
 from benchmarks.search_cost import decode_step_flops, memory_flops, search_bytes, search_flops
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.errors import UserError
@@ -59,13 +59,13 @@ def test_the_report_holds_every_axis_and_point_and_the_plots(tmp_path):
 
 def test_an_unknown_axis_is_refused_by_name():
     with pytest.raises(UserError, match="step.depth.*step.layers"):
-        report(QUICK, 1, None, ["step.depth"])
+        report(FULL, 1, None, ["step.depth"])
 
 
 def test_a_step_and_a_search_are_compiled_and_timed():
     plans = {
-        "step": QUICK["step"]._replace(axes={"rows": (2, 4)}),
-        "search": QUICK["search"]._replace(axes={"beam": (2, 4)}),
+        "step": Plan(Setting(2, 16, 64, 1, 256), {"rows": (2, 4)}),
+        "search": Plan(Setting(2, 8, 64, 1, 256, beam=2), {"beam": (2, 4)}),
     }
     text = report(plans, rounds=1, out=None)  # raises if a hypothesis ends before its limit
     assert "XLA's bytes" in text.split("### search")[0]

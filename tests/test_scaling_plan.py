@@ -176,10 +176,10 @@ def test_efficiency_is_relative_to_the_rows_per_second_of_one_device():
 
 
 def test_tables_have_a_cell_under_each_heading():
-    for lines in (held_and_sent([ONE, EIGHT]), times([ONE, EIGHT], ONE, (H100, V5E))):
-        heading, rule, one, eight = (line.strip("|").split("|") for line in lines)
+    for table in (held_and_sent([ONE, EIGHT]), times([ONE, EIGHT], ONE, (H100, V5E))):
+        heading, rule, one, eight = (line.split("|") for line in table.splitlines())
         assert len(heading) == len(rule) == len(one) == len(eight)
-    *_, eight = held_and_sent([EIGHT])
+    *_, eight = held_and_sent([EIGHT]).splitlines()
     assert eight == "| 8 | 8, 1, 1 | 256 | 0 | 0 | 8 | 124 | 1.01 | 1,202 (2) |"
 
 

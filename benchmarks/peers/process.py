@@ -1,7 +1,6 @@
 """Figures that a process of a benchmark reports about its training and about itself."""
 
 import os
-import resource
 import time
 from pathlib import Path
 
@@ -12,12 +11,10 @@ def seconds_since_start() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
 
-def peak_mib() -> float:
-    """Peak memory of this process. Linux's ru_maxrss starts at the parent's; VmHWM does not."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM"):
-            return int(line.split()[1]) / 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def memory_mib(field: str = "VmHWM", pid: int | str = "self") -> float:
+    """Memory of a process: its peak (ru_maxrss starts at a parent's), or VmRSS: what it holds."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split(f"{field}:")[1].split()[0]) / 1024
 
 
 def speeds(src: float, tgt: float, slots: float, steps: int, seconds: float) -> dict[str, float]:

@@ -12,12 +12,8 @@ Needs torch, and transformers for the search.
 """
 
 import functools
-import json
-import signal
 import statistics
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,7 +31,7 @@ from torch_training import (
     marian_config,
 )
 
-from benchmarks.turns import Figures, timed
+from benchmarks.turns import Figures, print_figures, timed
 from benchmarks.workload import newstest_sentences, wmt_pairs
 from transformer_jax.text.vocabulary import BOS, EOS
 
@@ -210,15 +206,12 @@ def timed_search(model: Any, sentences: list[np.ndarray], rows: int, beams: int)
     return rates | {"output_tokens": output[-1], "compile_s": warm_up, "beam": beams}
 
 
-def main() -> None:
-    """Prints the figures of one task as one line of JSON."""
-    task, path, seconds = sys.argv[1:]
-    signal.alarm(int(seconds))  # ends the process even while it compiles
-    job = json.loads(Path(path).read_text())
+def measure(task: str, job: dict[str, Any]) -> Figures:
+    """The figures of one task."""
     kind, *rest = task.split()
     figures = search(job) if kind == "search" else train(job, *rest)
-    print(json.dumps(figures | {"torch": torch.__version__}))
+    return figures | {"torch": torch.__version__}
 
 
 if __name__ == "__main__":
-    main()
+    print_figures(measure)

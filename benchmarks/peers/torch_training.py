@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from process import peak_mib, seconds_since_start, speeds
+from process import memory_mib, seconds_since_start, speeds
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -282,7 +282,7 @@ def measure(task: dict[str, Any], name: str) -> dict[str, float]:
     seconds = time.perf_counter() - started
     src, tgt, slots = map(int, counts)
     return speeds(src, tgt, slots, task["steps"], seconds) | {
-        "peak_mib": peak_mib(),
+        "peak_mib": memory_mib(),
         "parameters": sum(p.numel() for p in trainer.model.parameters() if p.requires_grad),
         "first_step_s": first_step,
         "nats_per_token": float(nats) / tgt,

@@ -42,23 +42,21 @@ def test_a_process_alone_joins_nobody(joined, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    "variable",
     [
-        ("SLURM_STEP_NUM_TASKS", "2"),
-        ("OMPI_COMM_WORLD_SIZE", "16"),
-        ("TPU_WORKER_HOSTNAMES", "t1k-w-0,t1k-w-1"),
-        ("MEGASCALE_NUM_SLICES", "4"),
+        "SLURM_STEP_NUM_TASKS=2",
+        "OMPI_COMM_WORLD_SIZE=16",
+        "TPU_WORKER_HOSTNAMES=t1k-w-0,t1k-w-1",
+        "MEGASCALE_NUM_SLICES=4",
     ],
 )
-def test_what_a_scheduler_says_is_left_to_jax(name, value, joined, monkeypatch):
-    monkeypatch.setenv(name, value)
+def test_what_a_scheduler_says_is_left_to_jax_and_flags_say_it_elsewhere(
+    variable, joined, monkeypatch
+):
+    monkeypatch.setenv(*variable.split("="))
     processes.join(None, None, None)
-    assert joined == [(None, None, None)]
-
-
-def test_flags_say_it_where_no_scheduler_does(joined):
     processes.join("node1:1234", 4, 3)
-    assert joined == [("node1:1234", 4, 3)]
+    assert joined == [(None, None, None), ("node1:1234", 4, 3)]
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from transformer_jax.runs.checkpoints import (
     score_of,
     write_manifest,
 )
+from transformer_jax.runs.together import restore_newest
 from transformer_jax.training.state import TrainState, Window
 
 
@@ -56,10 +57,7 @@ def save(folder: Path, scores: dict[int, float | None], keep_last: int = 2) -> P
 
 def restored_step(folder: Path) -> int:
     """The step from which the run continues, after a check of each of its arrays."""
-    checkpoints = Checkpoints(folder, keep_last=2)
-    state = checkpoints.restore_latest(like())
-    checkpoints.close()
-    assert state is not None
+    [state] = restore_newest([Checkpoints(folder, keep_last=2)], like())
     step = int(state.step)
     jax.tree.map(np.testing.assert_array_equal, state, state_at(step))
     return step
@@ -246,8 +244,7 @@ def test_a_checkpoint_of_a_run_with_another_vocabulary_is_damage(copied):
 def continued_from(folder: Path, step: int) -> int:
     """The step that a run restores before it saves this one."""
     checkpoints = Checkpoints(folder, 2)
-    state = checkpoints.restore_latest(like())
-    assert state is not None
+    [state] = restore_newest([checkpoints], like())
     checkpoints.save(state_at(step), step, None)
     checkpoints.close()
     return int(state.step)
@@ -295,23 +292,25 @@ def test_a_damaged_score_of_an_older_checkpoint_stops_nothing(copied, caplog):
     assert committed_steps(copied) == [30, 40]
 
 
-def test_all_damaged_is_an_error_that_touches_nothing(copied):
-    for step in ("10", "20", "30"):
+@pytest.mark.parametrize("steps", [("10", "20", "30"), ("30",)], ids=len)
+def test_all_damaged_is_an_error_that_touches_nothing(steps, copied):
+    for path in copied.iterdir():
+        if path.is_dir() and path.name not in steps:
+            shutil.rmtree(path)
+    for step in steps:
         flip(next((copied / step / "params").glob("d/*")))
     before = runs.contents(copied)
-    checkpoints = Checkpoints(copied, 2)
-    with pytest.raises(RunError, match=r"Every checkpoint in .* is damaged \(3 tried\)"):
-        checkpoints.restore_latest(like())
-    checkpoints.close()
+    with pytest.raises(RunError, match=rf"is in {copied} \({len(steps)} tried\). Put"):
+        restore_newest([Checkpoints(copied, 2)], like())
     assert runs.contents(copied) == before
 
 
 def test_undamaged_checkpoints_that_cannot_be_restored_are_left_as_they_are(copied):
     """As if the device had no memory left: nothing is wrong with the files."""
     before = runs.contents(copied)
-    checkpoints = Checkpoints(copied, 2)
+    other = like()._replace(params={"layer": {"matrix": like().key}})
     with pytest.raises(ValueError, match="shape"):
-        checkpoints.restore_latest(like()._replace(params={"layer": {"matrix": like().key}}))
+        restore_newest([Checkpoints(copied, 2)], other)
     assert runs.contents(copied) == before
 
 
@@ -354,8 +353,8 @@ def restore_on_two(folder: Path) -> None:
         sharding = jax.sharding.NamedSharding(mesh, axes)
         return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
 
-    state = Checkpoints(folder, 3).restore_latest(jax.tree.map(divided, like()))
-    assert state is not None and not state.params["layer"]["matrix"].is_fully_replicated
+    [state] = restore_newest([Checkpoints(folder, 3)], jax.tree.map(divided, like()))
+    assert not state.params["layer"]["matrix"].is_fully_replicated
     jax.tree.map(np.testing.assert_array_equal, state, state_at(30))
 
 

@@ -56,18 +56,15 @@ def test_a_split_is_found_by_its_settings_and_files_of_one_s_own_are_not(tmp_pat
 
 
 def test_the_newest_evaluation_of_a_split_is_found_wherever_the_folder_was_copied(tmp_path):
-    newest = write(tmp_path, src_sha256="changed", date="2026-01-03")
-    older = write(tmp_path, date="2026-01-02")
-    os.utime(newest, (1, 1))  # copied first
-    assert find_evaluation(tmp_path, "test", "40", DECODE) == newest != older
-
-
-def test_of_two_evaluations_on_one_date_the_one_written_last_is_found(tmp_path):
+    """By its date; of two on one date, the one written last."""
     both = [write(tmp_path), write(tmp_path, src_sha256="changed")]
     for newest in both:
         for path in both:
             os.utime(path, (1, 2 if path == newest else 1))
         assert find_evaluation(tmp_path, "test", "40", DECODE) == newest
+    newest = write(tmp_path, src_sha256="changed again", date="2026-01-03")
+    os.utime(newest, (1, 1))  # copied first
+    assert find_evaluation(tmp_path, "test", "40", DECODE) == newest
 
 
 @pytest.mark.parametrize("split", ["test", "train[:10]", "[a]*"])

@@ -4,12 +4,12 @@ from pathlib import Path
 
 from tests.runs.test_checkpoints import flip, like, save
 from transformer_jax.runs.checkpoints import Checkpoints, committed_steps
-from transformer_jax.runs.together import restore_together
+from transformer_jax.runs.together import restore_newest
 
 
 def restored_steps(folders: tuple[Path, Path]) -> list[int] | None:
     """The step of each run's state."""
-    states = restore_together([Checkpoints(folder, 3) for folder in folders], like())
+    states = restore_newest([Checkpoints(folder, 3) for folder in folders], like())
     return None if states is None else [int(state.step) for state in states]
 
 

@@ -7,7 +7,6 @@ Dimension key
 
 import functools
 import itertools
-import math
 from collections.abc import Iterator, Sequence, Set
 from typing import Any, NamedTuple
 
@@ -15,10 +14,11 @@ import jax
 import numpy as np
 from jax import Array
 
+from transformer_jax.evaluation.attention import padded_length
 from transformer_jax.model.attention.maps import attention_maps
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.interfaces import Params
-from transformer_jax.text.batches import Packed, packed_sentences, row_length
+from transformer_jax.text.batches import Packed, packed_sentences
 from transformer_jax.text.built_in_corpus import AlignedPair
 from transformer_jax.text.sources import encode_sources
 from transformer_jax.text.vocabulary import BOS, EOS, Vocabulary
@@ -27,7 +27,6 @@ from transformer_jax.text.words import NONE, spelled_words, subword_words
 # A call of the model has at most BATCH sentence pairs, and fewer if a head would have more weights
 # than CELLS, which is 64 pairs of 128 by 128 subwords.
 BATCH, CELLS = 64, 2**20
-MULTIPLE = 16  # lengths are padded to multiples of it, so that few shapes are compiled
 
 Links = Sequence[tuple[int, int]]  # (source word, target word), 0-based, each once
 
@@ -266,7 +265,7 @@ def cross_weights(
     Yields:
       For each pair, float32 `[layers, heads, tgt_len, src_len]`.
     """
-    src_length, tgt_length = (_row_length(max(map(len, side)), model) for side in (src, tgt))
+    src_length, tgt_length = (padded_length(max(map(len, side)), model) for side in (src, tgt))
     rows = max(1, min(BATCH, len(src), CELLS // (src_length * tgt_length)))
     for first in range(0, len(src), rows):
         src_part, tgt_part = src[first : first + rows], tgt[first : first + rows]
@@ -278,11 +277,6 @@ def cross_weights(
         weights_BNHLM = np.asarray(_cross_attention(model, params, *inputs, full_context))
         for row, (src_ids, tgt_ids) in enumerate(zip(src_part, tgt_part, strict=True)):
             yield weights_BNHLM[row, :, :, : len(tgt_ids), : len(src_ids)]
-
-
-def _row_length(longest: int, model: EncoderDecoder) -> int:
-    rounded = math.ceil(longest / MULTIPLE) * MULTIPLE
-    return row_length(rounded, longest, model.longest())
 
 
 @functools.partial(jax.jit, static_argnames=("model", "full_context"))

@@ -4,7 +4,6 @@ Dimension key
   N layers   H heads   L attending subwords   M subwords attended to
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -15,7 +14,7 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.model.attention.maps import attention_maps
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.interfaces import Params
-from transformer_jax.text.batches import Packed, packed_sentences, row_length
+from transformer_jax.text.batches import packed_sentences, row_length
 from transformer_jax.text.vocabulary import BOS, Vocabulary
 
 LENGTHS = 16  # rows are padded to a multiple of this
@@ -82,7 +81,7 @@ def pair_attention(
       row n belongs to `tgt_ids[n]` and whose column n belongs to the subword before it (BOS at 0).
     """
     inputs = [BOS, *tgt_ids[:-1]]
-    sides = (_one_row(ids, model.longest()) for ids in (src_ids, inputs))
+    sides = (packed_sentences([x], 1, padded_length(len(x), model)) for x in (src_ids, inputs))
     found = _attention_maps(model, params, *sides)
     source = vocabulary.pieces(src_ids)
     target, before = map(vocabulary.target.pieces, (tgt_ids, np.array(inputs)))
@@ -100,7 +99,6 @@ def pair_attention(
 _attention_maps = jax.jit(attention_maps, static_argnums=0)
 
 
-def _one_row(ids: Sequence[int] | np.ndarray, longest: int | None) -> Packed:
-    """A row of one sentence, padded: each pair of source and target lengths is compiled once."""
-    length = -(-len(ids) // LENGTHS) * LENGTHS
-    return packed_sentences([ids], 1, row_length(length, len(ids), longest))
+def padded_length(longest: int, model: EncoderDecoder) -> int:
+    """The length of rows for sentences of up to so many subwords: few, so that few are compiled."""
+    return row_length(-(-longest // LENGTHS) * LENGTHS, longest, model.longest())

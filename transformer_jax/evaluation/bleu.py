@@ -26,7 +26,7 @@ then tokenized by tokenizer.perl.
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import sacrebleu
@@ -98,8 +98,8 @@ def score(
     chrf_metric = CHRF()
     bleu = bleu_metric.corpus_score(hypotheses, sets)
     chrf = chrf_metric.corpus_score(hypotheses, sets)
-    paper, paper_signature = _paper_bleu(hypotheses, sets, tgt)
-    lowercased, lowercased_signature = _lowercased_bleu(hypotheses, sets, tgt)
+    paper, paper_signature = _moses_bleu(hypotheses, sets, tgt, lowercase=False)
+    lowercased, lowercased_signature = _moses_bleu(hypotheses, sets, tgt, lowercase=True)
     return Scores(
         direction=direction,
         sentences=len(references),
@@ -117,15 +117,16 @@ def score(
 
 def format_scores(scores: Scores) -> str:
     """The lines a user sees; each has name, value, direction and signature."""
-    rows: list[tuple[str, float, str | None]] = [("BLEU", scores.bleu, scores.bleu_signature)]
-    if scores.paper_bleu is not None:
-        rows.append(("paper BLEU", scores.paper_bleu, scores.paper_bleu_signature))
-    if scores.lowercased_bleu is not None:
-        rows.append(("lowercased", scores.lowercased_bleu, scores.lowercased_bleu_signature))
-    rows.append(("chrF2", scores.chrf, scores.chrf_signature))
+    rows = (
+        ("BLEU", scores.bleu, scores.bleu_signature),
+        ("paper BLEU", scores.paper_bleu, scores.paper_bleu_signature),
+        ("lowercased", scores.lowercased_bleu, scores.lowercased_bleu_signature),
+        ("chrF2", scores.chrf, scores.chrf_signature),
+    )
     return "\n".join(
         f"{name:<10} {value:6.2f}  {scores.direction}  {signature}"
         for name, value, signature in rows
+        if value is not None
     )
 
 
@@ -163,50 +164,25 @@ def split_compounds(tokens: str) -> str:
     return split.decode("utf-8", "surrogatepass")
 
 
-def _paper_bleu(
-    hypotheses: Sequence[str], sets: Sequence[Sequence[str]], tgt: str
+def _moses_bleu(
+    hypotheses: Sequence[str], sets: Sequence[Sequence[str]], tgt: str, lowercase: bool
 ) -> tuple[float, str] | tuple[None, None]:
-    german = tgt == "de"
-    return _tokenized_bleu(
-        hypotheses,
-        sets,
-        tgt,
-        paper_tokens,
-        f"paper-bleu|nrefs:{len(sets)}|case:mixed",
-        "punct:ascii" if german else "punct:raw",
-        f"tok:moses-{tgt}",
-        "compounds:split" if german else "compounds:whole",
-    )
-
-
-def _lowercased_bleu(
-    hypotheses: Sequence[str], sets: Sequence[Sequence[str]], tgt: str
-) -> tuple[float, str] | tuple[None, None]:
-    return _tokenized_bleu(
-        hypotheses,
-        sets,
-        tgt,
-        lowercased_tokens,
-        f"lowercased-bleu|nrefs:{len(sets)}|case:lc",
-        "punct:normalized",
-        f"tok:moses-{tgt}",
-    )
-
-
-def _tokenized_bleu(
-    hypotheses: Sequence[str],
-    sets: Sequence[Sequence[str]],
-    tgt: str,
-    tokens_of: Callable[[Sequence[str], str], list[str]],
-    *steps: str,
-) -> tuple[float, str] | tuple[None, None]:
-    """BLEU without smoothing over tokens, and its signature; None if Moses has no such tokens."""
+    """Paper or lowercased BLEU, and its signature; None if Moses has no tokens of the language."""
     known = NonbreakingPrefixes().available_langs.values()
     if tgt not in known or tokens_of_language(tgt) != "13a":
         return None, None
+    tokens_of = lowercased_tokens if lowercase else paper_tokens
     # `force`: these lines are tokenized on purpose.
     metric = BLEU(tokenize="none", smooth_method="none", force=True)
     references = [tokens_of(lines, tgt) for lines in sets]
     result = metric.corpus_score(tokens_of(hypotheses, tgt), references)
-    versions = f"sacremoses:{sacremoses.__version__}|sacrebleu:{sacrebleu.__version__}"
-    return result.score, "|".join((*steps, f"smooth:none|{versions}"))
+    name, case, punctuation, compounds = "paper", "mixed", "raw", "|compounds:whole"
+    if lowercase:
+        name, case, punctuation, compounds = "lowercased", "lc", "normalized", ""
+    elif tgt == "de":
+        punctuation, compounds = "ascii", "|compounds:split"
+    signature = (
+        f"{name}-bleu|nrefs:{len(sets)}|case:{case}|punct:{punctuation}|tok:moses-{tgt}{compounds}"
+        f"|smooth:none|sacremoses:{sacremoses.__version__}|sacrebleu:{sacrebleu.__version__}"
+    )
+    return result.score, signature

@@ -220,31 +220,6 @@ class Checkpoints:
         self._sealing = None
         self._any_failed(error)
 
-    def restore_latest(self, like: State) -> State | None:
-        """The newest undamaged checkpoint, with the shardings of `like`; None if there are none.
-
-        Later checkpoints are damaged and are renamed to STEP.damaged: the run will repeat their
-        steps and write them again.
-
-        Raises:
-          RunError: there are checkpoints, and every one is damaged.
-        """
-        steps = processes.first_does(lambda: committed_steps(self.folder))
-        for step in reversed(steps):
-            folder = self.folder / str(step)
-            state, wrong = restore_if_undamaged(folder, like)
-            if state is not None:
-                processes.first_does(lambda: set_aside_later(self.folder, steps, step))  # noqa: B023
-                return state
-            if processes.is_first():
-                log.warning("checkpoint %s is damaged: %s; trying the one before", folder, wrong)
-        if steps:
-            raise RunError(
-                f"Every checkpoint in {self.folder} is damaged ({len(steps)} tried). "
-                "Start a new run in another --workdir."
-            )
-        return None
-
     def abandon(self) -> None:
         """Call it after a failure. Waits for the current save, unless there are several processes.
 

@@ -329,18 +329,12 @@ def _parse(line: bytes, path: Path, at: int) -> dict[str, Any]:
         record = json.loads(line)
         if not isinstance(record["step"], int) or not isinstance(record["kind"], str):
             raise TypeError
-        values = [value for name, value in record.items() if name != "kind"]
-        if not all(isinstance(v, int | float) or v in NON_FINITE for v in values):
-            raise TypeError
-        [float(v) for v in values]
+        values = {name: value for name, value in record.items() if name != "kind"}
+        values = {n: NON_FINITE[v] if isinstance(v, str) else v for n, v in values.items()}
+        [float(value) for value in values.values()]
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
         raise RunError(
             f'{path}:{at} is not metrics (an object with "step", "kind" and numbers): '
             "remove that line."
         ) from None
-    not_finite = {
-        name: NON_FINITE[value]
-        for name, value in record.items()
-        if isinstance(value, str) and name != "kind" and value in NON_FINITE
-    }
-    return record | not_finite
+    return record | values

@@ -125,8 +125,18 @@ class RunFolder:
 
     def check_can_train(self) -> None:
         """Raises RunError if training may not write here, whatever the config is."""
-        self._check_is_not_imported()
-        self._check_is_main()
+        if self.is_imported:
+            raise RunError(
+                f"{self.path} was imported and cannot be trained on. Fine-tune it in another "
+                f"folder: --config=finetune:{self.path} --workdir=OTHER."
+            )
+        main = RunFolder(self.path.parent)
+        may_be_part = self.path.name == REVERSE and main.config_file.is_file()
+        if may_be_part and main.read_config().train.agreement_weight is not None:
+            raise RunError(
+                f"{self.path} is trained together with {main.path}: use --workdir={main.path} for "
+                "both, or train.init_from to start a new run from one of them."
+            )
 
     @property
     def is_imported(self) -> bool:
@@ -135,23 +145,6 @@ class RunFolder:
             return self.corpus_file.read_text(encoding="utf-8").strip() == IMPORTED
         except (OSError, UnicodeDecodeError):  # `check_corpus` reports it
             return False
-
-    def _check_is_not_imported(self) -> None:
-        if self.is_imported:
-            raise RunError(
-                f"{self.path} was imported and cannot be trained on. Fine-tune it in another "
-                f"folder: --config=finetune:{self.path} --workdir=OTHER."
-            )
-
-    def _check_is_main(self) -> None:
-        main = RunFolder(self.path.parent)
-        if self.path.name != REVERSE or not main.config_file.is_file():
-            return
-        if main.read_config().train.agreement_weight is not None:
-            raise RunError(
-                f"{self.path} is trained together with {main.path}: use --workdir={main.path} for "
-                "both, or train.init_from to start a new run from one of them."
-            )
 
     def check_name(self) -> None:
         """Checks that Orbax can write checkpoints into the folder.

@@ -1,4 +1,4 @@
-"""The checkpoint from which two runs that are trained together continue.
+"""The checkpoint from which a run continues, or two runs that are trained together.
 
 Both write a checkpoint at the same steps, and neither begins to write one before both have written
 the one before. So a run that is killed leaves at most one checkpoint that the other lacks.
@@ -20,10 +20,11 @@ from transformer_jax.runs.checkpoints import (
 log = logging.getLogger(__name__)
 
 
-def restore_together(runs: Sequence[Checkpoints], like: State) -> list[State] | None:
+def restore_newest(runs: Sequence[Checkpoints], like: State) -> list[State] | None:
     """The newest checkpoint that each run has, undamaged, by run; None if there are none.
 
-    Later ones are renamed to STEP.unused: the runs will repeat their steps and write them again.
+    Later ones are renamed to STEP.damaged, or STEP.unused of several runs: their steps will be
+    repeated, and they will be written again.
 
     Args:
       runs: the checkpoints of each run.
@@ -31,33 +32,29 @@ def restore_together(runs: Sequence[Checkpoints], like: State) -> list[State] | 
 
     Raises:
       RunError: no undamaged checkpoint is in every run, though there are more checkpoints than
-        the one that a kill can leave.
+        the one that a kill can leave in one of two runs.
     """
-    steps = processes.first_does(lambda: [committed_steps(run.folder) for run in runs])
-    shared = sorted(set.intersection(*map(set, steps)))
-    for step in reversed(shared):
-        found = [restore_if_undamaged(run.folder / str(step), like) for run in runs]
+    folders = [run.folder for run in runs]
+    steps = processes.first_does(lambda: [committed_steps(folder) for folder in folders])
+
+    def set_aside_after(step: int) -> None:
+        for folder, own in zip(folders, steps, strict=True):
+            set_aside_later(folder, own, step, "damaged" if len(runs) == 1 else "unused")
+
+    for step in sorted(set.intersection(*map(set, steps)), reverse=True):
+        found = [restore_if_undamaged(folder / str(step), like) for folder in folders]
         states = [state for state, _ in found if state is not None]
         if len(states) == len(runs):
-            processes.first_does(lambda: _set_aside_after(step, runs, steps))  # noqa: B023
+            processes.first_does(lambda: set_aside_after(step))  # noqa: B023
             return states
-        for run, (_, wrong) in zip(runs, found, strict=True):
+        for folder, (_, wrong) in zip(folders, found, strict=True):
             if wrong and processes.is_first():
-                path = run.folder / str(step)
+                path = folder / str(step)
                 log.warning("checkpoint %s is damaged: %s; trying the one before", path, wrong)
-    if sum(map(len, steps)) > 1:
-        folders = " and ".join(str(run.folder) for run in runs)
+    if (tried := sum(map(len, steps))) >= len(runs):
         raise RunError(
-            f"No undamaged checkpoint is in both {folders}, which are trained together. Put the "
-            "missing ones back, or start a new run in another --workdir."
+            f"No undamaged checkpoint is in {' and in '.join(map(str, folders))} ({tried} tried). "
+            "Put the missing ones back, or start a new run in another --workdir."
         )
-    processes.first_does(lambda: _set_aside_after(-1, runs, steps))
+    processes.first_does(lambda: set_aside_after(-1))
     return None
-
-
-def _set_aside_after(
-    step: int, runs: Sequence[Checkpoints], steps: Sequence[Sequence[int]]
-) -> None:
-    """Renames each run's checkpoints of later steps, and those whose scores Orbax cannot read."""
-    for run, own in zip(runs, steps, strict=True):
-        set_aside_later(run.folder, own, step, "unused")

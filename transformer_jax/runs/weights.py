@@ -161,19 +161,8 @@ def save_weights(run: RunFolder, params: Params) -> None:
     Raises:
       RunError: the folder cannot be written.
     """
-    from transformer_jax.runs.orbax_files import write_arrays
-
-    folder = run.checkpoints / "0"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_arrays(folder / "params", params)
-        write_manifest(folder)
-    except Exception as error:  # Orbax and its libraries raise many types
-        shutil.rmtree(folder, ignore_errors=True)
-        raise RunError(
-            f"the weights could not be written to {folder}: {reason_of(error)}. Free disk space "
-            "and run the command again."
-        ) from error
+    fix = "Free disk space and run the command again."
+    _write_params(run.checkpoints / "0", params, "weights", fix)
 
 
 def save_average(run: RunFolder, name: str, params: Params) -> Path:
@@ -184,8 +173,6 @@ def save_average(run: RunFolder, name: str, params: Params) -> Path:
     Raises:
       RunError: the folder cannot be written.
     """
-    from transformer_jax.runs.orbax_files import write_arrays
-
     folder = run.averages / name
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -196,14 +183,21 @@ def save_average(run: RunFolder, name: str, params: Params) -> Path:
         with contextlib.suppress(OSError):  # a file system without locks
             fcntl.lockf(lock, fcntl.LOCK_EX)
         manifest_of(folder).unlink(missing_ok=True)  # until the new files are complete
-        try:
-            write_arrays(folder / "params", params)
-            write_manifest(folder)
-        except Exception as error:  # Orbax and its libraries raise many types
-            for left in folder.glob("params*"):
-                shutil.rmtree(left, ignore_errors=True)
-            raise RunError(
-                f"the average could not be written to {folder}: {reason_of(error)}. The run's "
-                "checkpoints are intact: free disk space and call `average` again."
-            ) from error
+        fix = "The run's checkpoints are intact: free disk space and call `average` again."
+        _write_params(folder, params, "average", fix)
     return folder
+
+
+def _write_params(folder: Path, params: Params, what: str, fix: str) -> None:
+    """Writes parameters and their manifest. Raises RunError, and leaves nothing, if it cannot."""
+    from transformer_jax.runs.orbax_files import write_arrays
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_arrays(folder / "params", params)
+        write_manifest(folder)
+    except Exception as error:  # Orbax and its libraries raise many types
+        shutil.rmtree(folder, ignore_errors=True)
+        raise RunError(
+            f"the {what} could not be written to {folder}: {reason_of(error)}. {fix}"
+        ) from error

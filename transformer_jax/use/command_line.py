@@ -162,19 +162,27 @@ def _reader_is_gone() -> bool:
 
 
 def parse_experiment(
-    name: str, about: str, known: Iterable[Flag], arguments: Sequence[str] | None = None
+    name: str,
+    about: str,
+    known: Iterable[Flag],
+    arguments: Sequence[str] | None = None,
+    takes_keys: bool = True,
 ) -> dict[str, Any]:
-    """The flags of `python -m experiments.NAME`; the config's overrides are under "overrides".
+    """The flags of a script, such as `python -m experiments.NAME`.
 
-    With --help it prints a description and exits. `arguments` is by default the command line.
+    With --help it prints a description and exits. `arguments` is by default the command line. With
+    `takes_keys` the script takes keys of the config too; their values are under "overrides".
     """
-    from transformer_jax.config.files import split_overrides
-
     arguments = sys.argv[1:] if arguments is None else arguments
     if "-h" in arguments or "--help" in arguments:
-        print(f"{about.strip()}\n\n{describe_flags(known)}\n  {OVERRIDES}")
+        overrides_too = f"\n  {OVERRIDES}" if takes_keys else ""
+        print(f"{about.strip()}\n\n{describe_flags(known)}{overrides_too}")
         sys.exit(0)
     check_environment()
+    if not takes_keys:
+        return parse_flags(name, known, arguments, keys=())
+    from transformer_jax.config.files import split_overrides
+
     others, overrides = split_overrides(arguments)
     return parse_flags(name, known, others) | {"overrides": overrides}
 

@@ -48,7 +48,8 @@ def open_missing_streams() -> set[str]:
       The names of the closed streams, "standard input", "standard output", "standard error".
     """
     closed = set()
-    for number, name in enumerate(("input", "output", "error")):
+    names = {"stdin": "standard input", "stdout": "standard output", "stderr": "standard error"}
+    for number, (stream, name) in enumerate(names.items()):
         try:
             mode = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE
             is_open = mode != (os.O_RDONLY if number else os.O_WRONLY)  # as `0> FILE` opens it
@@ -59,13 +60,9 @@ def open_missing_streams() -> set[str]:
         if not is_open:
             # The lowest free number, which is this one.
             os.open(os.devnull, os.O_RDONLY if number == 0 else os.O_WRONLY)
-            closed.add(f"standard {name}")
-    if sys.stdin is None:
-        sys.stdin = open(0, closefd=False)  # noqa: SIM115  it lives as long as the process
-    if sys.stdout is None:
-        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
-    if sys.stderr is None:
-        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+            closed.add(name)
+        if getattr(sys, stream) is None:  # it lives as long as the process
+            setattr(sys, stream, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):  # for the arrow in "en→de" in any locale
         sys.stdout.reconfigure(errors="backslashreplace")
     return closed

@@ -33,7 +33,7 @@ from transformer_jax.parallel.mesh import decoding_mesh, local, make_mesh
 from transformer_jax.runs.checkpoints import Checkpoints, committed_steps
 from transformer_jax.runs.metrics import FILE, check_metrics, clock
 from transformer_jax.runs.run_folder import RunFolder
-from transformer_jax.runs.together import restore_together
+from transformer_jax.runs.together import restore_newest
 from transformer_jax.runs.weights import load_params
 from transformer_jax.runs.weights_and_biases import check_wandb
 from transformer_jax.text.vocabulary import Sizes, both_sides
@@ -316,11 +316,7 @@ def _direction(way: _OneWay, program: Program, stop: StopRequest) -> Direction:
 
 def _first_states(ways: Sequence[_OneWay], program: Program) -> States:
     """The states of the newest checkpoint of each direction; in a new run, the initial ones."""
-    if len(ways) == 1:
-        saved = ways[0].checkpoints.restore_latest(program.saved_state)
-        found = None if saved is None else [saved]
-    else:
-        found = restore_together([one.checkpoints for one in ways], program.saved_state)
+    found = restore_newest([one.checkpoints for one in ways], program.saved_state)
     if found is None:
         return tuple(_initial_state(one.config, program) for one in ways)
     states: States = tuple(program.from_saved(saved) for saved in found)
