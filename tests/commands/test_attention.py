@@ -47,7 +47,10 @@ def drawn(monkeypatch):
         titles.append(f"{title}: {' '.join(rows)} to {most} of {' '.join(columns)}")
         return attention_figure(weights, columns, rows, title, heads)
 
-    monkeypatch.setattr(command, "attend", lambda *_: found)
+    run = SimpleNamespace(loaded=None, attention=lambda *_: found)
+    monkeypatch.setattr(command, "load_model", lambda *_: None)
+    monkeypatch.setattr(command, "_check_kinds", lambda *_: None)
+    monkeypatch.setattr(command, "Run", lambda _: run)
     monkeypatch.setattr(api, "attention_figure", figure)
     return titles
 

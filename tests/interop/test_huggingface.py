@@ -335,7 +335,7 @@ def test_damaged_files_are_one_clear_line(folder):
             read(folder)
     (folder / "model.safetensors").write_bytes(whole)
     (folder / "vocab.json").write_text("[1]")
-    with pytest.raises(UserError, match="is not a JSON object"):
+    with pytest.raises(UserError, match="vocab.json, line 1: a JSON list; expected an object"):
         read(folder)
     (folder / "vocab.json").write_text("{}")
     with pytest.raises(UserError, match="vocab.json has no </s>"):

@@ -59,12 +59,10 @@ def write_huggingface(model: Exported, folder: Path, about: Mapping[str, str]) -
         "config.json": _config(model),
         "generation_config.json": _generation(model),
         "tokenizer_config.json": _tokenizer(model),
-        **{
-            name: {piece: i for i, piece in enumerate(pieces)}
-            # A shared vocabulary has one file, and the same pieces twice.
-            for name, pieces in zip(_tables(model), model.pieces, strict=False)
-        },
     }
+    tables = ("vocab.json",) if model.vocabulary.is_shared else ("vocab.json", "target_vocab.json")
+    for name, pieces in zip(tables, model.pieces, strict=False):  # shared: the same pieces twice
+        content[name] = {piece: i for i, piece in enumerate(pieces)}
     spelled = " ".join(model.pieces[0])
     if ">>" in spelled and "<<" in spelled and not model.before_subwords["language_codes"]:
         log.warning(
@@ -76,8 +74,7 @@ def write_huggingface(model: Exported, folder: Path, about: Mapping[str, str]) -
     for name, values in content.items():
         text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
         (folder / name).write_text(text, encoding="utf-8")
-    for name, model_bytes in model.sentencepiece_files().items():
-        (folder / name).write_bytes(model_bytes)
+    model.write_sentencepiece(folder)
     (folder / "README.md").write_text(_card(model, about), encoding="utf-8")
 
 
@@ -161,11 +158,6 @@ def _tokenizer(model: Exported) -> dict[str, Any]:
         # Not an option of theirs: our import reads it.
         NORMALIZES: model.vocabulary.normalizes_punctuation,
     }
-
-
-def _tables(model: Exported) -> tuple[str, ...]:
-    """The files of the vocabularies' pieces."""
-    return ("vocab.json",) if model.vocabulary.is_shared else ("vocab.json", "target_vocab.json")
 
 
 def _card(model: Exported, about: Mapping[str, str]) -> str:
