@@ -41,13 +41,13 @@ def test_each_line_has_its_own_limit_of_length():
     found = []
     ours = [best.text for [best] in loaded.line_translator()(source)]
     limits = [len(ids) for ids in loaded.line_translator().encode(source)]  # + 1 - 1, for EOS
-    translate = lines.engine.translate_batch
+    translate = lines.translator.engine.translate_batch
 
     def noted(*args, **how):
         found.append(translate(*args, **how))
         return list(found[-1])
 
-    lines.engine = SimpleNamespace(translate_batch=noted)
+    lines.translator.engine = SimpleNamespace(translate_batch=noted)
     together = [best.text for [best] in lines.shared(source)]
     lengths = [len(result.hypotheses[0]) for result in found[0]]
     late = [limit for length, limit in zip(lengths, limits, strict=True) if length > limit]
@@ -60,7 +60,7 @@ def test_the_engine_searches_with_the_run_s_settings():
     settings = {"decode.length_penalty": 0.3, "decode.banned_subwords": ("e", "<unk>")}
     settings |= {"decode.min_length": 3, "decode.no_repeat": 2}
     loaded = load_model(str(run_of("post")), beam_size=3, n_best=2, overrides=settings)
-    search = engine_lines(loaded, "ctranslate2").search
+    search = engine_lines(loaded, "ctranslate2").translator.search
     want = {"beam_size": 3, "num_hypotheses": 2, "length_penalty": 0.3}
     want |= {"min_decoding_length": 3, "no_repeat_ngram_size": 2}
     assert search | want | {"suppress_sequences": [["e"], ["<unk>"]]} == search

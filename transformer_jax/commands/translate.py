@@ -3,15 +3,12 @@
 import io
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from transformer_jax.decoding.lines import LineTranslator, line_groups, line_parts
 from transformer_jax.errors import ConfigError
 from transformer_jax.parallel import processes
 from transformer_jax.use.loading import NO_OVERRIDES, LoadedModel, load_model
-
-if TYPE_CHECKING:
-    from transformer_jax.commands.engine import EngineLines
 
 log = logging.getLogger(__name__)
 # Keys that choose between hypotheses or samples. A line that is still arriving has only one.
@@ -87,7 +84,12 @@ def translate(
     loaded = load_model(
         workdir, checkpoint, beam_size, length_penalty, n_best, coverage_penalty, overrides
     )
-    translator = _lines(loaded, engine)
+    if engine is None:
+        translator = loaded.line_translator()
+    else:
+        from transformer_jax.commands.engine import engine_lines
+
+        translator = engine_lines(loaded, engine)
     if processes.is_first() and stdin.isatty():
         log.info("type a sentence and press Enter; Ctrl-D on an empty line ends the input")
     _answer(translator, stdin, stdout, n_best, scores)
@@ -95,7 +97,7 @@ def translate(
 
 
 def _answer(
-    translator: "LineTranslator | EngineLines",
+    translator: LineTranslator,
     stdin: io.BufferedIOBase,
     stdout: BinaryIO,
     n_best: int,
@@ -174,11 +176,3 @@ def _sampling(overrides: Mapping[str, Any]) -> Mapping[str, Any]:
     if (method := overrides.get("decode.method", "sample")) != "sample":
         raise ConfigError(f"--sample and decode.method={method!r}: leave one of them out.")
     return {**overrides, "decode.method": "sample"}
-
-
-def _lines(loaded: LoadedModel, engine: str | None) -> "LineTranslator | EngineLines":
-    if engine is None:
-        return loaded.line_translator()
-    from transformer_jax.commands.engine import engine_lines
-
-    return engine_lines(loaded, engine)
