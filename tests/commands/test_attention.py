@@ -193,29 +193,6 @@ def test_a_given_translation_is_drawn_in_place_of_the_model_s_own(tmp_path, caps
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--layer=2", "x"], "--layer=2: this model has layers 1 to 1"),
-        (["--head=5", "x"], "--head=5: this model has heads 1 to 2"),
-        (["--layer=0", "x", "--output={tmp}/x.html"], "--layer=0: this model has layers 1 to 1"),
-        ([" "], "The sentence is blank"),
-        (["x", "--output=no/such/folder/x.png"], "its folder is not there"),
-        (["x", "--output={tmp}/x.gif"], "one of .png, .pdf, .svg, .html, .npz, .json"),
-        (["x", "--target= "], "The target is blank"),
-        (["x", "--checkpoint=7"], "--checkpoint=7 is not there"),
-        (["x", "--kind=crossed"], "--kind=crossed is not one of encoder, decoder, cross, all"),
-        (["x", "--kind=all"], "--kind=all is more than a picture: name a file that ends in one of"),
-    ],
-)
-def test_what_cannot_be_drawn_is_one_line(arguments, message, tmp_path, capsys):
-    given = [argument.format(tmp=tmp_path) for argument in arguments]
-    assert draw(f"--output={tmp_path}/x.png", *given) == 2
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") <= 2  # which checkpoint, and what is wrong
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
     ("kinds", "layers"), [(["encoder"], 1), (["decoder"], 3), (["cross"], 3), (list(KINDS), 1)]
 )
 def test_the_layers_to_choose_from_are_those_that_every_drawn_kind_has(kinds, layers):
@@ -224,11 +201,3 @@ def test_the_layers_to_choose_from_are_those_that_every_drawn_kind_has(kinds, la
     command._check_kinds(loaded, kinds, layers)
     with pytest.raises(ConfigError, match=f"={layers + 1}: this model has layers 1 to {layers}"):
         command._check_kinds(loaded, kinds, layers + 1)
-
-
-def test_a_file_of_the_run_is_not_overwritten(tmp_path):
-    file = tmp_path / "run" / "config.json"
-    file.parent.mkdir()
-    file.write_text("{}")
-    with pytest.raises(ConfigError, match="is a file of the run in .*, and would be overwritten"):
-        command.attention(str(tmp_path / "run"), sentence="x", output=str(file))

@@ -8,14 +8,9 @@ from tests import tiny_runs as runs
 from tests.commands.test_export import run_of
 from tests.commands.test_translate import answers
 from transformer_jax.commands.engine import engine_lines
-from transformer_jax.errors import ConfigError
 from transformer_jax.use.loading import load_model
 
 ALPHA_0 = {"decode.length_penalty": 0.0}
-
-
-def keys(**values):
-    return {"overrides": {f"decode.{name}": value for name, value in values.items()}}
 
 
 def test_an_engine_answers_the_same_lines():
@@ -64,26 +59,3 @@ def test_the_engine_searches_with_the_run_s_settings():
     want = {"beam_size": 3, "num_hypotheses": 2, "length_penalty": 0.3}
     want |= {"min_decoding_length": 3, "no_repeat_ngram_size": 2}
     assert search | want | {"suppress_sequences": [["e"], ["<unk>"]]} == search
-
-
-@pytest.mark.parametrize(
-    ("engine", "options", "message"),
-    [
-        ("marian", {}, "--engine=marian is unknown; there is ctranslate2"),
-        ("ctranslate2:int3", {}, "--engine=ctranslate2:int3: its types are float32, f"),
-        ("ctranslate2", {"sample": True, "beam_size": None}, "has beam search only"),
-        ("ctranslate2", {"coverage_penalty": 0.2}, "without a coverage penalty"),
-        ("ctranslate2", keys(groups=2), "penalty and decode.groups"),
-        ("ctranslate2", keys(dtype="bfloat16"), "--config.decode.dtype=none --config.decode.wei"),
-        ("ctranslate2", keys(weights="bfloat16"), "as in --engine=ctranslate2:int8"),
-    ],
-)
-def test_what_an_engine_has_no_place_for_is_refused(engine, options, message):
-    with pytest.raises(ConfigError, match=message):
-        answers(["a dog"], engine=engine, **options)
-
-
-def test_an_engine_takes_one_model():
-    run = str(runs.trained_run())
-    with pytest.raises(ConfigError, match="--engine=ctranslate2 has one model"):
-        engine_lines(load_model([run, run]), "ctranslate2")

@@ -208,22 +208,3 @@ def test_a_name_that_is_no_folder_is_asked_of_the_hub(tmp_path, monkeypatch, cap
     (tmp_path / "cache").mkdir()
     assert runs.command("import", *flags, "--src=en", "--tgt=de") == 2
     assert f"{tmp_path / 'cache'}" in capsys.readouterr().err  # it has no model
-
-
-def test_a_user_s_mistake_is_one_line_and_status_2(tmp_path, capsys):
-    opus, run = f"--from={opus_folder()}", f"--workdir={tmp_path / 'run'}"
-    languages = ("--src=en", "--tgt=de")
-    for flags, words in [
-        ([run], "import needs --from=FOLDER"),
-        (["--from=nowhere", run], "--from=nowhere is not a folder"),
-        ([opus, f"--workdir={opus_folder()}", *languages], "is the model's own folder"),
-        ([opus, run], "--src=en --tgt=de"),
-        ([f"--from={tmp_path}", run, *languages], "has no model"),
-        ([opus, f"--workdir={imported()}", *languages], "holds a run"),
-    ]:
-        capsys.readouterr()
-        assert runs.command("import", *flags) == 2
-        error = capsys.readouterr().err
-        assert words in error and error.count("\n") == 1 and "Traceback" not in error
-    assert not (tmp_path / "run").exists()
-    assert runs.command("train", f"--workdir={imported()}") == 2

@@ -72,18 +72,3 @@ def test_flags_and_keys_of_search_change_the_scores(tmp_path, capsys, caplog):
     plain = {"decode.length_penalty": 0.0, "decode.max_length": 4}
     assert all(value == log_prob for value, log_prob in scores(overrides=plain))
     assert "more than decode.max_length=4 subwords" in caplog.text
-
-
-def test_a_user_s_mistake_is_one_line_and_status_2(tmp_path, capsys):
-    short = runs.write_lines(tmp_path / "short", ["ein"])
-    source = runs.tiny_corpus() / "test.en"
-    run = f"--workdir={runs.trained_run()}"
-    for flags, words in [
-        ([], "score needs --tgt=FILE"),
-        ([f"--tgt={short}"], "12 lines"),
-        ([f"--tgt={tmp_path / 'no'}"], "no such file"),
-        ([f"--tgt={source}", "--checkpoint=7"], "7 is not there"),
-    ]:
-        assert runs.command("score", run, f"--src={source}", *flags) == 2
-        error = capsys.readouterr().err
-        assert words.lower() in error.lower() and error.count("\n") == 1, error

@@ -7,19 +7,18 @@ import functools
 import json
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
-from tests.fixtures.tiny import lay_out, model_inputs, of_each_pair, relative_error
+from tests.fixtures.tiny import relative_error
 from tests.interop import marian_by_hand as marian
+from tests.interop.test_marian import logits_of
 from transformer_jax.errors import DataError, UserError
 from transformer_jax.interop.block import halves_first
 from transformer_jax.interop.huggingface import languages_of, read_huggingface
 from transformer_jax.interop.safetensors import read_safetensors, safetensors_bytes
-from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.positions.choices import sinusoids
-from transformer_jax.text.vocabulary import EOS, Sizes
+from transformer_jax.text.vocabulary import EOS
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 ONE, TWO = "marian_huggingface.npz", "marian_huggingface_two.npz"
@@ -91,12 +90,7 @@ def test_logits_equal_those_of_transformers(name, tmp_path):
         )
         for n in numbers
     ]
-    rows = [[0], [1, 2], [3]]
-    batch = lay_out(pairs, rows, 18, 16)
-    with jax.default_matmul_precision("highest"):
-        model = make_model(found.model, Sizes(*map(len, ours)))
-        logits = jax.jit(model.apply)({"params": found.params}, *model_inputs(batch))
-    got = of_each_pair(logits, batch, rows)
+    got = logits_of(found, pairs)
     columns = [ids[i] for i in range(VOCABULARY)]
     for n in numbers:
         assert pairs[n][1][-1] == EOS
