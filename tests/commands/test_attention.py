@@ -31,14 +31,14 @@ def two_layers(rows: list[str], columns: list[str]) -> Attention:
     return Attention(weights_NHLM, rows, columns, (1, 2))
 
 
+ABC, XY = ["a", "b", "c"], ["x", "y"]
+PIECES = {"encoder": (ABC, ABC), "decoder": (XY, ["<s>", "x"]), "cross": (XY, ABC)}
+
+
 @pytest.fixture
 def drawn(monkeypatch):
     """Runs the command with a fake model on a sentence; returns the titles that it draws."""
-    source = ["a", "b", "c"]
-    target = ["x", "y"]
-    before = ["<s>", "x"]
-    pieces = {"encoder": (source, source), "decoder": (target, before), "cross": (target, source)}
-    kinds = {kind: two_layers(*rows_columns) for kind, rows_columns in pieces.items()}
+    kinds = {kind: two_layers(*pieces) for kind, pieces in PIECES.items()}
     found = AttendedSentence("<b> c", "x & y", "40", kinds)
     titles: list[str] = []
 
@@ -106,31 +106,22 @@ def test_a_page_is_of_every_layer_of_its_kinds(flags, kinds, layers, drawn, tmp_
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".json"])
-def test_weights_are_written_with_their_subwords(suffix, drawn, tmp_path):
-    found = weights_in(asked(tmp_path, f"weights{suffix} --kind=all"))
+@pytest.mark.parametrize(
+    ("flags", "kinds", "layers"),
+    [("--kind=all", list(KINDS), [1, 2]), ("--layer=2", ["cross"], [2])],
+    ids=["all", "one layer"],
+)
+def test_weights_are_written_with_their_subwords(suffix, flags, kinds, layers, drawn, tmp_path):
+    found = weights_in(asked(tmp_path, f"weights{suffix} {flags}"))
     assert drawn == []
     texts = {name: found.pop(name) for name in ("source", "translation", "checkpoint")}
     assert texts == {"source": "<b> c", "translation": "x & y", "checkpoint": "40"}
-    assert list(found) == list(KINDS)
-    for kind, rows, columns in (
-        ("encoder", ["a", "b", "c"], ["a", "b", "c"]),
-        ("decoder", ["x", "y"], ["<s>", "x"]),
-        ("cross", ["x", "y"], ["a", "b", "c"]),
-    ):
-        part = found[kind]
-        want = two_layers(rows, columns).weights_NHLM
+    assert list(found) == kinds
+    for kind, part in found.items():
+        want = two_layers(*PIECES[kind]).weights_NHLM[np.array(layers) - 1]
         np.testing.assert_allclose(part["weights"], want, rtol=0, atol=1e-7)
         names = [list(part[name]) for name in ("layers", "heads", "attending", "attended")]
-        assert names == [[1, 2], [1, 2], rows, columns]
-
-
-@pytest.mark.parametrize("suffix", [".npz", ".json"])
-def test_the_weights_of_one_layer_are_those_of_that_layer(suffix, drawn, tmp_path):
-    found = weights_in(asked(tmp_path, f"weights{suffix} --layer=2"))
-    assert set(found) == {"source", "translation", "checkpoint", "cross"}
-    assert list(found["cross"]["layers"]) == [2]
-    weights = np.array(found["cross"]["weights"])
-    assert weights.shape == (1, 2, 2, 3) and (weights[:, 0, :, 1] == 1).all()
+        assert names == [layers, [1, 2], *PIECES[kind]]
 
 
 def test_one_head_is_written_and_drawn_under_its_number(drawn, tmp_path):

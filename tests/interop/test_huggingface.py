@@ -228,39 +228,47 @@ def test_what_our_block_cannot_hold_is_refused_by_name(changes, words, folder):
         read(folder)
 
 
-def test_settings_of_search_that_the_run_cannot_keep_are_named(folder, caplog):
-    kept = {"bad_words_ids": [[59], [5]], "num_beams": 3, "repetition_penalty": 1.0, "top_k": 50}
-    kept |= {"min_length": 8, "no_repeat_ngram_size": 3}
-    change(folder / "generation_config.json", **kept, max_length=512, forced_eos_token_id=0)
+KEPT = {"bad_words_ids": [[59], [5]], "num_beams": 3, "repetition_penalty": 1.0, "top_k": 50}
+KEPT |= {"min_length": 8, "no_repeat_ngram_size": 3, "max_length": 512, "forced_eos_token_id": 0}
+
+
+def test_settings_of_search_are_kept(folder, caplog):
+    change(folder / "generation_config.json", **KEPT)
     found = read(folder).decode
     assert found["banned_subwords"] == ("<pad>", "<s>", "<unk>", "piece5")
     # transformers counts the token with which a translation begins.
     assert (found["min_length"], found["no_repeat"], found["beam_size"]) == (7, 3, 3)
-    assert not [one for one in caplog.messages if "is without them" in one]
-    caplog.clear()
-    lost = {"min_new_tokens": 8, "max_length": 40, "do_sample": True}
-    change(folder / "generation_config.json", **lost, bad_words_ids=[[5], [6, 7]])
-    assert read(folder).decode["banned_subwords"][-1] == "piece5"
-    [named] = [one for one in caplog.messages if "without them" in one]
-    assert named.endswith(
-        "without them: bad_words_ids=[[6, 7]], do_sample=True, max_length=40, min_new_tokens=8, "
-        "top_k=50"
-    )
-    caplog.clear()
-    change(folder / "generation_config.json", decoder_start_token_id=7)
-    read(folder)
-    assert "decoder_start_token_id=7" in caplog.text
-    change(folder / "config.json", forced_bos_token_id=7)
-    read(folder)
-    named = {one.split(": ")[0] for one in caplog.messages if "without them" in one}
-    assert named == {str(folder / name) for name in ("config.json", "generation_config.json")}
-    change(folder / "config.json", forced_bos_token_id=None)
-    caplog.clear()
-    (folder / "generation_config.json").unlink()
-    change(folder / "config.json", min_new_tokens=9)
-    assert read(folder).decode["beam_size"] == 1  # transformers' default
-    [named] = [one for one in caplog.messages if "without them" in one]
-    assert "config.json" in named and "min_new_tokens=9" in named
+    assert "without them" not in caplog.text
+
+
+LOST = {"min_new_tokens": 8, "max_length": 40, "do_sample": True, "bad_words_ids": [[5], [6, 7]]}
+OF_LOST = "bad_words_ids=[[6, 7]], do_sample=True, max_length=40, min_new_tokens=8, top_k=50"
+
+
+@pytest.mark.parametrize(
+    ("config", "generation", "named"),
+    [
+        ({}, KEPT | LOST, f"generation_config.json {OF_LOST}"),
+        ({}, {"decoder_start_token_id": 7}, "generation_config.json decoder_start_token_id=7"),
+        ({"forced_bos_token_id": 7}, {}, "config.json forced_bos_token_id=7"),
+        ({"min_new_tokens": 9}, None, "config.json min_new_tokens=9"),  # an older folder
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_settings_of_search_that_the_run_cannot_keep_are_named(
+    config, generation, named, folder, caplog
+):
+    change(folder / "config.json", **config)
+    if generation is None:
+        (folder / "generation_config.json").unlink()
+    else:
+        change(folder / "generation_config.json", **generation)
+    found = read(folder).decode
+    assert ("piece5" in found["banned_subwords"]) == named.endswith(OF_LOST)
+    assert found["beam_size"] == 1 or generation is not None  # transformers' default
+    [message] = [one for one in caplog.messages if "without them" in one]
+    file, _, settings = message.partition(": ")
+    assert f"{Path(file).relative_to(folder)} {settings.partition(': ')[2]}" == named
 
 
 @pytest.mark.parametrize(
