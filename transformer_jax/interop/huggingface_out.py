@@ -160,6 +160,30 @@ def _tokenizer(model: Exported) -> dict[str, Any]:
     }
 
 
+CARD = """\
+---
+library_name: transformers
+pipeline_tag: translation
+language:
+- {src}
+- {tgt}
+---
+
+# Translation, {src} to {tgt}
+
+{facts}
+
+{notes}
+
+```python
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+tokenizer, model = (c.from_pretrained("FOLDER") for c in (AutoTokenizer, AutoModelForSeq2SeqLM))
+batch = tokenizer(["A sentence."], return_tensors="pt", padding=True)
+print(tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True))
+```
+"""
+
+
 def _card(model: Exported, about: Mapping[str, str]) -> str:
     """README.md: what the model is, its scores, and what the format changes."""
     data, decode, config = model.config.data, model.config.decode, model.config.model
@@ -177,27 +201,5 @@ def _card(model: Exported, about: Mapping[str, str]) -> str:
     if model.vocabulary.normalizes_punctuation:
         notes.append("Normalize punctuation before the tokenizer: `tokenizer.normalize(line)`.")
     facts = {"languages": f"{data.src} to {data.tgt}", **about}
-    lines = [
-        "---",
-        "library_name: transformers",
-        "pipeline_tag: translation",
-        "language:",
-        f"- {data.src}",
-        f"- {data.tgt}",
-        "---",
-        "",
-        f"# Translation, {data.src} to {data.tgt}",
-        "",
-        *(f"- {name}: {value}" for name, value in facts.items()),
-        "",
-        *notes,
-        "",
-        "```python",
-        "from transformers import AutoModelForSeq2SeqLM, AutoTokenizer",
-        'tokenizer, model = (c.from_pretrained("FOLDER") for c in (AutoTokenizer, '
-        "AutoModelForSeq2SeqLM))",
-        'batch = tokenizer(["A sentence."], return_tensors="pt", padding=True)',
-        "print(tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True))",
-        "```",
-    ]
-    return "\n".join(lines) + "\n"
+    listed = "\n".join(f"- {name}: {value}" for name, value in facts.items())
+    return CARD.format(src=data.src, tgt=data.tgt, facts=listed, notes="\n".join(notes))
