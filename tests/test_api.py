@@ -15,7 +15,7 @@ import pytest
 
 import transformer_jax
 from tests import tiny_runs as runs
-from tests.commands.test_import import imported_two
+from tests.commands.test_import import imported
 from transformer_jax.api import Run, load, train
 from transformer_jax.commands.average import average
 from transformer_jax.config.schema import Config
@@ -201,7 +201,7 @@ def test_logits_make_the_log_probability_of_a_translation():
 
 
 def test_logits_are_as_wide_as_the_target_s_vocabulary():
-    two = load(imported_two())
+    two = load(imported("two"))
     [pair] = two.logits(["a dog"], ["ein Hund"])
     sizes = two.loaded.vocabulary.sizes
     assert pair.logits_LV.shape[1] == sizes.target != sizes.source

@@ -590,6 +590,10 @@ def hugging_face_folder() -> Path:
     return test_export.exported("post", "huggingface")
 
 
+def opus_folder() -> Path:
+    return test_import.opus_folder("one")
+
+
 def settings(**values: object) -> Change:
     """Other settings in a config.json of Hugging Face."""
     return edited(lambda text: json.dumps({**json.loads(text), **values}).encode())
@@ -620,7 +624,7 @@ OPUS = [
     ("decoder.yml", "models: model.npz", "decoder.yml: models='model.npz' is not a list of files."),
 ]
 IMPORTS = [(hugging_face_folder, *case) for case in HUGGING_FACE]
-IMPORTS += [(test_import.opus_folder, *case) for case in OPUS]
+IMPORTS += [(opus_folder, *case) for case in OPUS]
 
 
 @pytest.mark.parametrize(("make_folder", "name", "change", "words"), IMPORTS)
@@ -631,7 +635,7 @@ def test_a_model_to_import_with_a_broken_file(make_folder, name, change, words, 
 
 
 def test_a_model_to_import_without_languages(box, refuse):
-    shutil.copytree(test_import.opus_folder(), box / "model")
+    shutil.copytree(opus_folder(), box / "model")
     refuse(f"{IMPORT} '--src= ' --tgt=../de", "name the two languages: --src=en --tgt=de")
 
 
@@ -642,7 +646,7 @@ def test_finetuning_of_a_folder_that_was_not_imported(box, refuse):
 
 
 def test_an_imported_run_has_no_text_of_its_own(box, refuse):
-    shutil.copytree(test_import.imported(), box / "moved")  # data.path is the old place
+    shutil.copytree(test_import.imported("one"), box / "moved")  # data.path is the old place
     words = "{tmp}/moved was imported and has no text of its own", "--src=FILE"
     refuse("evaluate --workdir={tmp}/moved", *words)
 

@@ -22,7 +22,7 @@ def test_each_line_has_a_score_and_blank_ones_too(tmp_path, capsys, monkeypatch)
     target = runs.read_lines(runs.tiny_corpus() / "test.de")[:3]
     src = runs.write_lines(tmp_path / "src", [*source, "", "", source[0]])
     tgt = runs.write_lines(tmp_path / "tgt", [*target, "", target[0], ""])
-    for run in (runs.trained_run(), imported()):
+    for run in (runs.trained_run(), imported("one")):
         lines = printed(capsys, run, src, tgt)
         assert len(lines) == 6
         vocabulary = load_model(str(run)).vocabulary

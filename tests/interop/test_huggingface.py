@@ -273,12 +273,17 @@ def test_settings_of_search_that_the_run_cannot_keep_are_named(
 
 @pytest.mark.parametrize(
     "setting",
-    [{"no_repeat_ngram_size": 2.5}, {"no_repeat_ngram_size": True}, {"min_length": "three"}],
+    [
+        {"no_repeat_ngram_size": 2.5},
+        {"no_repeat_ngram_size": True},
+        {"min_length": "three"},
+        {"bad_words_ids": 5},
+    ],
 )
-def test_a_setting_that_is_no_whole_number_is_named(setting, folder):
+def test_a_setting_of_another_type_is_named(setting, folder):
     change(folder / "generation_config.json", **setting)
     [(name, value)] = setting.items()
-    with pytest.raises(DataError, match=f"{name}={value!r} is not a (whole )?number"):
+    with pytest.raises(DataError, match=f"{name}={value!r} is not a (list|(whole )?number)"):
         read(folder)
 
 

@@ -249,6 +249,8 @@ def _decode(folder: Path, options: Mapping[str, Any], pieces: Sequence[str]) -> 
     alpha = both.get("length_penalty")
     alpha = 1.0 if alpha is None else alpha  # transformers' default, as is one beam
     bad = both.get("bad_words_ids") or []
+    if not isinstance(bad, list):
+        raise DataError(f"{folder}: bad_words_ids={bad!r} is not a list.")
     single = [ids[0] for ids in bad if isinstance(ids, list) and len(ids) == 1]
     known = [i for i in single if isinstance(i, int) and 0 <= i < len(pieces)]
     others = {name: both[name] for name in SEARCH if name in both} | {
