@@ -24,6 +24,7 @@ def test_an_engine_answers_the_same_lines():
     assert [line.split(" ||| ")[0] for line in best_of_2] == ["0", "0", "1", "1"]
     unk = {"decode.banned_subwords": ("<unk>",)}
     assert len(answers(source, engine="ctranslate2", overrides=unk)) == len(source)
+    assert answers(["", " "], engine="ctranslate2") == ["", ""]
 
 
 def test_each_line_has_its_own_limit_of_length():

@@ -50,12 +50,13 @@ class EngineTranslator(Translator):
 
     def _found(self, sentences: Sequence[np.ndarray]) -> list[Any]:
         """The engine's result for each sentence, with the limit of length that our search has."""
+        if not sentences:
+            return []
         pieces = [self.vocabulary.pieces(ids[:-1]) for ids in sentences]  # it adds EOS
         extra = self.decode.max_extra_length - 1  # the engine does not count EOS
         limits = [len(ids) + extra for ids in sentences]
         # A batch has one limit. The few translations that exceed their own are searched again.
-        most = max(limits, default=0)
-        found = self.engine.translate_batch(pieces, max_decoding_length=most, **self.search)
+        found = self.engine.translate_batch(pieces, max_decoding_length=max(limits), **self.search)
         for k, limit in enumerate(limits):
             if any(len(hypothesis) > limit for hypothesis in found[k].hypotheses):
                 [found[k]] = self.engine.translate_batch(
