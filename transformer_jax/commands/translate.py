@@ -84,12 +84,7 @@ def translate(
     loaded = load_model(
         workdir, checkpoint, beam_size, length_penalty, n_best, coverage_penalty, overrides
     )
-    if engine is None:
-        translator = loaded.line_translator()
-    else:
-        from transformer_jax.commands.engine import engine_lines
-
-        translator = engine_lines(loaded, engine)
+    translator = _lines(loaded, engine)
     if processes.is_first() and stdin.isatty():
         log.info("type a sentence and press Enter; Ctrl-D on an empty line ends the input")
     _answer(translator, stdin, stdout, n_best, scores)
@@ -176,3 +171,11 @@ def _sampling(overrides: Mapping[str, Any]) -> Mapping[str, Any]:
     if (method := overrides.get("decode.method", "sample")) != "sample":
         raise ConfigError(f"--sample and decode.method={method!r}: leave one of them out.")
     return {**overrides, "decode.method": "sample"}
+
+
+def _lines(loaded: LoadedModel, engine: str | None) -> LineTranslator:
+    if engine is None:
+        return loaded.line_translator()
+    from transformer_jax.commands.engine import engine_lines
+
+    return engine_lines(loaded, engine)
