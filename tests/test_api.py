@@ -15,9 +15,8 @@ import pytest
 
 import transformer_jax
 from tests import tiny_runs as runs
-from tests.commands.test_import import imported_two
+from tests.commands.test_import import imported
 from transformer_jax.api import Run, load, train
-from transformer_jax.commands.attention import attend
 from transformer_jax.commands.average import average
 from transformer_jax.config.schema import Config
 from transformer_jax.config.train import TrainConfig
@@ -202,7 +201,7 @@ def test_logits_make_the_log_probability_of_a_translation():
 
 
 def test_logits_are_as_wide_as_the_target_s_vocabulary():
-    two = load(imported_two())
+    two = load(imported("two"))
     [pair] = two.logits(["a dog"], ["ein Hund"])
     sizes = two.loaded.vocabulary.sizes
     assert pair.logits_LV.shape[1] == sizes.target != sizes.source
@@ -226,15 +225,6 @@ def test_settings_of_search_are_those_given_and_the_rest_the_run_s(monkeypatch):
     monkeypatch.setenv("HOME", str(home))
     assert load(f"~/{name}", checkpoint=runs.STEPS).config.decode.beam_size == 4
     assert run().checkpoint == str(runs.STEPS)
-
-
-def test_attention_is_that_of_the_command():
-    want = attend(str(runs.trained_run()), SOURCES[0], target="Der alte Mann .")
-    found = run().attention(SOURCES[0], "Der alte Mann .")
-    assert found[:3] == want[:3] and found.is_given
-    for kind, attention in want.kinds.items():
-        np.testing.assert_array_equal(found.kinds[kind].weights_NHLM, attention.weights_NHLM)
-    assert not run().attention(SOURCES[0]).is_given
 
 
 def test_attention_without_a_translation_is_refused(monkeypatch):

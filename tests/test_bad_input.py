@@ -170,10 +170,37 @@ translate RUN --n_best=5 | --n_best=5 is not in 1..4 | Raise --beam_size
 translate RUN --n_best=0 | --n_best=0 is below 1
 translate RUN --beam_size=4.5 | --beam_size=4.5: invalid literal for int()
 translate RUN --beam_size=0 | decode.beam_size=0 is below 1
+translate RUN --sample --n_best=1001 | --n_best=1001 is not in 1..1000
+translate RUN --sample --beam_size=2 | decode.beam_size=2 changes nothing here
+translate RUN --sample --config.decode.method=mbr | --sample and decode.method='mbr'
+translate RUN --config.decode.method=mbr --config.decode.samples=6 --n_best=7
+    mbr chooses from 6 samples
+translate RUN --length_penalty=-1 | decode.length_penalty=-1.0
 translate RUN --length_penalty=nan | decode.length_penalty=nan is not in [0, 10)
 translate RUN --config.decode.beem_size=2 | mean decode.beam_size?
 translate RUN --config.data.path=x | It takes decode.*.
 translate RUN --beamsize=4 | Unknown command line flag 'beamsize'. Did you mean: beam_size ?
+translate RUN --workdir={tmp}/nowhere | nowhere holds no run: it has no config.json
+translate RUN --engine=marian | --engine=marian is unknown; there is ctranslate2
+translate RUN --engine=ctranslate2:int3 | --engine=ctranslate2:int3: its types are float32, f
+translate RUN --engine=ctranslate2 --sample | has beam search only
+translate RUN --engine=ctranslate2 --coverage_penalty=0.2 | without a coverage penalty
+translate RUN --engine=ctranslate2 --config.decode.groups=2 | penalty and decode.groups
+translate RUN --engine=ctranslate2 --config.decode.dtype=bfloat16
+    --config.decode.dtype=none --config.decode.weights=none
+translate RUN --engine=ctranslate2 --config.decode.weights=bfloat16
+    as in --engine=ctranslate2:int8
+translate RUN RUN --engine=ctranslate2 | --engine=ctranslate2 has one model
+translate RUN --simultaneous | this run has model.wait_k=None
+translate RUN RUN --simultaneous | excludes an ensemble
+translate RUN --simultaneous --beam_size=2 | excludes a beam of 2
+translate RUN --simultaneous --beam_size=0 | excludes a beam of 0
+translate RUN --simultaneous --config.decode.beam_size=3 | excludes a beam of 3
+translate RUN --simultaneous --n_best=2 --scores | excludes --n_best, --scores
+translate RUN --simultaneous --n_best=0 | excludes --n_best
+translate RUN --simultaneous --sample --engine=ctranslate2 | excludes --sample, --engine
+translate RUN --simultaneous --length_penalty=0.5 | excludes --length_penalty
+translate RUN --simultaneous --config.decode.method=mbr | excludes decode.method
 translate RUN input.en | 'input.en'; flags: translate --help. It reads standard input: < FILE.
 
 evaluate RUN --split=newstest | newstest.en: no such file | stems there with .en:
@@ -194,10 +221,33 @@ evaluate RUN --config.model.d_ff=3
     It takes decode.*, data.path, data.valid, data.test.
 score RUN --src={tmp}/corpus/test.en --tgt={tmp}/corpus/test.de --config.train.steps=3
     score does not take --config.train.steps. It takes decode.penalty,
+score RUN --src={tmp}/corpus/test.en | score needs --tgt=FILE
+score RUN --tgt={tmp}/corpus/test.de | --src=FILE is missing
+score RUN --src={tmp}/corpus/test.en --tgt={tmp}/corpus/valid.de
+    {tmp}/corpus/test.en has 12 lines and {tmp}/corpus/valid.de has 24
+score RUN --src={tmp}/corpus/test.en --tgt={tmp}/nothing
+    {tmp}/nothing cannot be read: No such file or directory
+score RUN --src={tmp}/corpus/test.en --tgt={tmp}/corpus/test.de --checkpoint=7
+    --checkpoint=7 is not there
+align --src={tmp}/corpus/test.en --tgt={tmp}/corpus/test.de --layer=1
+    --layer and --checkpoint are of a run: add --workdir=FOLDER
+align RUN --src={tmp}/corpus/test.en --tgt={tmp}/corpus/test.de --layer=0
+    --layer=0: the decoder has layers 1 to 1
+align RUN --src={tmp}/corpus/test.en --tgt={tmp}/corpus/test.de --layer=2
+    --layer=2: the decoder has layers 1 to 1
+align RUN --src={tmp}/corpus/test.en --tgt={tmp}/corpus/test.de --checkpoint=7
+    --checkpoint=7 is not there
 
 attention RUN A dog | attention takes one SENTENCE, not 2 arguments: put it in quotation marks
 attention RUN --output=x.png | attention needs SENTENCE: what to translate
 attention RUN ' \t' --output={tmp}/heat.png | The sentence is blank
+attention RUN '--target= ' x | The target is blank
+attention RUN --layer=2 x | --layer=2: this model has layers 1 to 1
+attention RUN --layer=0 x --output={tmp}/x.html | --layer=0: this model has layers 1 to 1
+attention RUN --head=5 x | --head=5: this model has heads 1 to 2
+attention RUN --checkpoint=7 x | --checkpoint=7 is not there
+attention RUN --output=no/such/folder/x.png x | its folder is not there
+attention RUN --output={tmp}/x.gif x | one of .png, .pdf, .svg, .html, .npz, .json
 attention RUN --kind=self x | --kind=self is not one of encoder, decoder, cross, all
 attention RUN --kind=all x | --kind=all is more than a picture: name a file that ends in one
 attention RUN -5 | Unknown command line flag '5'. A SENTENCE that begins with a dash follows --
@@ -207,18 +257,38 @@ attention RUN x --output={tmp}/corpus
     --output={tmp}/corpus: name a file that ends in one of .png, .pdf, .svg, .html, .npz
 attention RUN x --output={tmp}/run/config.json
     --output={tmp}/run/config.json is a file of the run in {tmp}/run, and would be overwritten
+plot | plot needs --workdir=FOLDER
+plot --workdir={tmp}/nowhere | {tmp}/nowhere is not the folder of a run
+plot RUN --output=curves.pdf | name a file that ends in .png
 plot RUN --output=.png | --output=.png: a PNG is written; name a file that ends in .png.
 plot RUN --output=/dev/null/x.png | /dev/null. Move it out of the way, or name another file.
 
 average RUN --last=4 | --last=4: {tmp}/run has its last 3 checkpoints (30, 35, 40) | Give 1 to 3
 average RUN --last=0 | --last=0: {tmp}/run has its last 3 checkpoints (30, 35, 40)
+average RUN --last=-1 | --last=-1: {tmp}/run has its last 3 checkpoints (30, 35, 40)
 average RUN --config.decode.beam_size=2 | config.decode.beam_size
 average --workdir={tmp}/runs?/run --last=1
     {tmp}/runs?/run: this path contains ? | or rename the folder
 export --workdir=a --workdir=b --format=stablehlo --output={tmp}/x
     export takes one --workdir=FOLDER, not several.
+export RUN --output={tmp}/x | export needs --format=FORMAT
+export RUN --output={tmp}/x --format=onnx | --format=onnx is not one of ctranslate2, huggingface
+export RUN --output={tmp}/x --format=huggingface --quantization=int8 | is for --format=ctranslate2
+export RUN --output={tmp}/x --format=huggingface --gold=x | is for --format=ctranslate2
+export RUN --output={tmp}/x --format=ctranslate2 --gold=x | x.en cannot be read
+export RUN --output={tmp}/x --format=ctranslate2 --quantization=bfloat16
+    bfloat16 is not one of float32
+export RUN --output={tmp}/x --format=huggingface --checkpoint=7 | --checkpoint=7 is not there
+export RUN --output={tmp}/corpus --format=huggingface | --output={tmp}/corpus exists
+import --workdir={tmp}/new | import needs --from=FOLDER
+import --from=nowhere --workdir={tmp}/new | --from=nowhere is not a folder
+import --from={tmp}/corpus --workdir={tmp}/corpus --src=en --tgt=de | is the model's own folder
+import --from={tmp}/corpus --workdir={tmp}/new --src=en --tgt=de | {tmp}/corpus has no model
+import --from={tmp}/corpus RUN --src=en --tgt=de | {tmp}/run holds a run
 import --from={tmp}/run --workdir={tmp}/new --src=en --tgt=de
     --from={tmp}/run is a run's folder already
+serve RUN --port=70000 | --port=70000 is not in 0..65535
+serve RUN --host=a..b | --host=a..b --port=8000 cannot be used
 """
 
 
@@ -520,6 +590,10 @@ def hugging_face_folder() -> Path:
     return test_export.exported("post", "huggingface")
 
 
+def opus_folder() -> Path:
+    return test_import.opus_folder("one")
+
+
 def settings(**values: object) -> Change:
     """Other settings in a config.json of Hugging Face."""
     return edited(lambda text: json.dumps({**json.loads(text), **values}).encode())
@@ -550,7 +624,7 @@ OPUS = [
     ("decoder.yml", "models: model.npz", "decoder.yml: models='model.npz' is not a list of files."),
 ]
 IMPORTS = [(hugging_face_folder, *case) for case in HUGGING_FACE]
-IMPORTS += [(test_import.opus_folder, *case) for case in OPUS]
+IMPORTS += [(opus_folder, *case) for case in OPUS]
 
 
 @pytest.mark.parametrize(("make_folder", "name", "change", "words"), IMPORTS)
@@ -561,7 +635,7 @@ def test_a_model_to_import_with_a_broken_file(make_folder, name, change, words, 
 
 
 def test_a_model_to_import_without_languages(box, refuse):
-    shutil.copytree(test_import.opus_folder(), box / "model")
+    shutil.copytree(opus_folder(), box / "model")
     refuse(f"{IMPORT} '--src= ' --tgt=../de", "name the two languages: --src=en --tgt=de")
 
 
@@ -572,7 +646,7 @@ def test_finetuning_of_a_folder_that_was_not_imported(box, refuse):
 
 
 def test_an_imported_run_has_no_text_of_its_own(box, refuse):
-    shutil.copytree(test_import.imported(), box / "moved")  # data.path is the old place
+    shutil.copytree(test_import.imported("one"), box / "moved")  # data.path is the old place
     words = "{tmp}/moved was imported and has no text of its own", "--src=FILE"
     refuse("evaluate --workdir={tmp}/moved", *words)
 

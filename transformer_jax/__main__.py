@@ -7,7 +7,7 @@ import functools
 import importlib
 import sys
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transformer_jax import __version__
@@ -321,7 +321,10 @@ def read_values(name: str, command: Command, arguments: list[str]) -> dict[str, 
     others, overrides = split_overrides(arguments)
     values = parse_flags(name, command.flags, others, tuple(command.keys))
     if command.keys != EVERY_KEY:
-        check_overrides(name, command, overrides)
+        if wrong := [key for key in overrides if not key.startswith(command.keys)]:
+            raise UserError(
+                f"{name} does not take --config.{wrong[0]}. It takes {keys_of(command)}."
+            )
         return values | {"overrides": overrides}
     if name == "train" and not (values["workdir"] or values["print_config"]):
         raise UserError(f"train needs {WORKDIR.shown}: {WORKDIR.help}.")
@@ -351,13 +354,6 @@ def read_config(file: str | None, workdir: str | None, overrides: Mapping[str, A
     config = with_values(run.read_config(), overrides)
     check(config, list(overrides))
     return config
-
-
-def check_overrides(name: str, command: Command, overrides: Iterable[str]) -> None:
-    """Raises UserError if a command does not take one of these keys; the message lists its keys."""
-    for key in overrides:
-        if not key.startswith(command.keys):
-            raise UserError(f"{name} does not take --config.{key}. It takes {keys_of(command)}.")
 
 
 def keys_of(command: Command) -> str:

@@ -96,23 +96,10 @@ def test_without_a_run_the_links_are_those_of_the_lines_own_aligner(tmp_path, ca
     assert f"alignment error rate: {1 - 2 * right / both:.3f}" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        ({"layer": 1}, "--layer and --checkpoint are of a run"),
-        ({}, "4 pairs have 61 pairs of words, more than 10"),
-        ({"workdir": "run", "layer": 0}, "the decoder has layers 1 to 1"),
-        ({"workdir": "run", "layer": 2}, "the decoder has layers 1 to 1"),
-        ({"workdir": "run", "checkpoint": "7"}, "--checkpoint=7 is not there"),
-    ],
-    ids=str,
-)
-def test_what_is_of_a_run_needs_one_and_too_much_text_is_refused(flags, words, files, monkeypatch):
+def test_too_much_text_is_refused(files, monkeypatch):
     monkeypatch.setattr(command, "MOST_CELLS", 10)
-    if "workdir" in flags:
-        flags = {**flags, "workdir": str(runs.trained_run())}
-    with pytest.raises(UserError, match=words):
-        align(**files, **flags)
+    with pytest.raises(UserError, match="4 pairs have 61 pairs of words, more than 10"):
+        align(**files)
 
 
 def test_layers_are_counted_from_1_and_the_watched_one_is_the_default():

@@ -31,14 +31,14 @@ def two_layers(rows: list[str], columns: list[str]) -> Attention:
     return Attention(weights_NHLM, rows, columns, (1, 2))
 
 
+ABC, XY = ["a", "b", "c"], ["x", "y"]
+PIECES = {"encoder": (ABC, ABC), "decoder": (XY, ["<s>", "x"]), "cross": (XY, ABC)}
+
+
 @pytest.fixture
 def drawn(monkeypatch):
     """Runs the command with a fake model on a sentence; returns the titles that it draws."""
-    source = ["a", "b", "c"]
-    target = ["x", "y"]
-    before = ["<s>", "x"]
-    pieces = {"encoder": (source, source), "decoder": (target, before), "cross": (target, source)}
-    kinds = {kind: two_layers(*rows_columns) for kind, rows_columns in pieces.items()}
+    kinds = {kind: two_layers(*pieces) for kind, pieces in PIECES.items()}
     found = AttendedSentence("<b> c", "x & y", "40", kinds)
     titles: list[str] = []
 
@@ -47,7 +47,10 @@ def drawn(monkeypatch):
         titles.append(f"{title}: {' '.join(rows)} to {most} of {' '.join(columns)}")
         return attention_figure(weights, columns, rows, title, heads)
 
-    monkeypatch.setattr(command, "attend", lambda *_: found)
+    run = SimpleNamespace(loaded=None, attention=lambda *_: found)
+    monkeypatch.setattr(command, "load_model", lambda *_: None)
+    monkeypatch.setattr(command, "_check_kinds", lambda *_: None)
+    monkeypatch.setattr(command, "Run", lambda _: run)
     monkeypatch.setattr(api, "attention_figure", figure)
     return titles
 
@@ -103,31 +106,22 @@ def test_a_page_is_of_every_layer_of_its_kinds(flags, kinds, layers, drawn, tmp_
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".json"])
-def test_weights_are_written_with_their_subwords(suffix, drawn, tmp_path):
-    found = weights_in(asked(tmp_path, f"weights{suffix} --kind=all"))
+@pytest.mark.parametrize(
+    ("flags", "kinds", "layers"),
+    [("--kind=all", list(KINDS), [1, 2]), ("--layer=2", ["cross"], [2])],
+    ids=["all", "one layer"],
+)
+def test_weights_are_written_with_their_subwords(suffix, flags, kinds, layers, drawn, tmp_path):
+    found = weights_in(asked(tmp_path, f"weights{suffix} {flags}"))
     assert drawn == []
     texts = {name: found.pop(name) for name in ("source", "translation", "checkpoint")}
     assert texts == {"source": "<b> c", "translation": "x & y", "checkpoint": "40"}
-    assert list(found) == list(KINDS)
-    for kind, rows, columns in (
-        ("encoder", ["a", "b", "c"], ["a", "b", "c"]),
-        ("decoder", ["x", "y"], ["<s>", "x"]),
-        ("cross", ["x", "y"], ["a", "b", "c"]),
-    ):
-        part = found[kind]
-        want = two_layers(rows, columns).weights_NHLM
+    assert list(found) == kinds
+    for kind, part in found.items():
+        want = two_layers(*PIECES[kind]).weights_NHLM[np.array(layers) - 1]
         np.testing.assert_allclose(part["weights"], want, rtol=0, atol=1e-7)
         names = [list(part[name]) for name in ("layers", "heads", "attending", "attended")]
-        assert names == [[1, 2], [1, 2], rows, columns]
-
-
-@pytest.mark.parametrize("suffix", [".npz", ".json"])
-def test_the_weights_of_one_layer_are_those_of_that_layer(suffix, drawn, tmp_path):
-    found = weights_in(asked(tmp_path, f"weights{suffix} --layer=2"))
-    assert set(found) == {"source", "translation", "checkpoint", "cross"}
-    assert list(found["cross"]["layers"]) == [2]
-    weights = np.array(found["cross"]["weights"])
-    assert weights.shape == (1, 2, 2, 3) and (weights[:, 0, :, 1] == 1).all()
+        assert names == [layers, [1, 2], *PIECES[kind]]
 
 
 def test_one_head_is_written_and_drawn_under_its_number(drawn, tmp_path):
@@ -135,8 +129,7 @@ def test_one_head_is_written_and_drawn_under_its_number(drawn, tmp_path):
     assert part["heads"] == [2] and np.array(part["weights"]).shape == (2, 1, 2, 3)
     np.testing.assert_allclose(part["weights"], 1 / 3, atol=1e-7)
     asked(tmp_path, "heat.png --head=2")
-    figure = attention_figure(np.ones((1, 2, 2)), ["a", "b"], ["x", "y"], "", [2])
-    assert figure.axes[0].get_title() == "head 2"
+    assert drawn == ["Encoder-decoder attention, layer 2 of 2: x y to a of a b c"]
 
 
 def weights_in(file) -> dict:
@@ -190,29 +183,6 @@ def test_a_given_translation_is_drawn_in_place_of_the_model_s_own(tmp_path, caps
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--layer=2", "x"], "--layer=2: this model has layers 1 to 1"),
-        (["--head=5", "x"], "--head=5: this model has heads 1 to 2"),
-        (["--layer=0", "x", "--output={tmp}/x.html"], "--layer=0: this model has layers 1 to 1"),
-        ([" "], "The sentence is blank"),
-        (["x", "--output=no/such/folder/x.png"], "its folder is not there"),
-        (["x", "--output={tmp}/x.gif"], "one of .png, .pdf, .svg, .html, .npz, .json"),
-        (["x", "--target= "], "The target is blank"),
-        (["x", "--checkpoint=7"], "--checkpoint=7 is not there"),
-        (["x", "--kind=crossed"], "--kind=crossed is not one of encoder, decoder, cross, all"),
-        (["x", "--kind=all"], "--kind=all is more than a picture: name a file that ends in one of"),
-    ],
-)
-def test_what_cannot_be_drawn_is_one_line(arguments, message, tmp_path, capsys):
-    given = [argument.format(tmp=tmp_path) for argument in arguments]
-    assert draw(f"--output={tmp_path}/x.png", *given) == 2
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") <= 2  # which checkpoint, and what is wrong
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
     ("kinds", "layers"), [(["encoder"], 1), (["decoder"], 3), (["cross"], 3), (list(KINDS), 1)]
 )
 def test_the_layers_to_choose_from_are_those_that_every_drawn_kind_has(kinds, layers):
@@ -221,11 +191,3 @@ def test_the_layers_to_choose_from_are_those_that_every_drawn_kind_has(kinds, la
     command._check_kinds(loaded, kinds, layers)
     with pytest.raises(ConfigError, match=f"={layers + 1}: this model has layers 1 to {layers}"):
         command._check_kinds(loaded, kinds, layers + 1)
-
-
-def test_a_file_of_the_run_is_not_overwritten(tmp_path):
-    file = tmp_path / "run" / "config.json"
-    file.parent.mkdir()
-    file.write_text("{}")
-    with pytest.raises(ConfigError, match="is a file of the run in .*, and would be overwritten"):
-        command.attention(str(tmp_path / "run"), sentence="x", output=str(file))

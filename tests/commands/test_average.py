@@ -77,13 +77,6 @@ def test_two_at_once_write_one_after_the_other(run):
     assert load_params(run, "average", shapes())[1] == "40-last1"
 
 
-@pytest.mark.parametrize("last", [0, -1, 4])
-def test_more_than_there_are_cannot_be_averaged(last, run):
-    with pytest.raises(RunError, match=rf"--last={last}: .* last 3 checkpoints \(30, 35, 40\)"):
-        average(str(run.path), last)
-    assert not run.averages.exists()
-
-
 def test_an_old_best_is_none_of_the_last(run):
     """An old best checkpoint is kept, but it does not count as one of the last four."""
     for name in ("30", "30.sha256.json"):

@@ -8,14 +8,9 @@ from tests import tiny_runs as runs
 from tests.commands.test_export import run_of
 from tests.commands.test_translate import answers
 from transformer_jax.commands.engine import engine_lines
-from transformer_jax.errors import ConfigError
 from transformer_jax.use.loading import load_model
 
 ALPHA_0 = {"decode.length_penalty": 0.0}
-
-
-def keys(**values):
-    return {"overrides": {f"decode.{name}": value for name, value in values.items()}}
 
 
 def test_an_engine_answers_the_same_lines():
@@ -29,6 +24,7 @@ def test_an_engine_answers_the_same_lines():
     assert [line.split(" ||| ")[0] for line in best_of_2] == ["0", "0", "1", "1"]
     unk = {"decode.banned_subwords": ("<unk>",)}
     assert len(answers(source, engine="ctranslate2", overrides=unk)) == len(source)
+    assert answers(["", " "], engine="ctranslate2") == ["", ""]
 
 
 def test_each_line_has_its_own_limit_of_length():
@@ -41,13 +37,13 @@ def test_each_line_has_its_own_limit_of_length():
     found = []
     ours = [best.text for [best] in loaded.line_translator()(source)]
     limits = [len(ids) for ids in loaded.line_translator().encode(source)]  # + 1 - 1, for EOS
-    translate = lines.engine.translate_batch
+    translate = lines.translator.engine.translate_batch
 
     def noted(*args, **how):
         found.append(translate(*args, **how))
         return list(found[-1])
 
-    lines.engine = SimpleNamespace(translate_batch=noted)
+    lines.translator.engine = SimpleNamespace(translate_batch=noted)
     together = [best.text for [best] in lines.shared(source)]
     lengths = [len(result.hypotheses[0]) for result in found[0]]
     late = [limit for length, limit in zip(lengths, limits, strict=True) if length > limit]
@@ -60,30 +56,7 @@ def test_the_engine_searches_with_the_run_s_settings():
     settings = {"decode.length_penalty": 0.3, "decode.banned_subwords": ("e", "<unk>")}
     settings |= {"decode.min_length": 3, "decode.no_repeat": 2}
     loaded = load_model(str(run_of("post")), beam_size=3, n_best=2, overrides=settings)
-    search = engine_lines(loaded, "ctranslate2").search
+    search = engine_lines(loaded, "ctranslate2").translator.search
     want = {"beam_size": 3, "num_hypotheses": 2, "length_penalty": 0.3}
     want |= {"min_decoding_length": 3, "no_repeat_ngram_size": 2}
     assert search | want | {"suppress_sequences": [["e"], ["<unk>"]]} == search
-
-
-@pytest.mark.parametrize(
-    ("engine", "options", "message"),
-    [
-        ("marian", {}, "--engine=marian is unknown; there is ctranslate2"),
-        ("ctranslate2:int3", {}, "--engine=ctranslate2:int3: its types are float32, f"),
-        ("ctranslate2", {"sample": True, "beam_size": None}, "has beam search only"),
-        ("ctranslate2", {"coverage_penalty": 0.2}, "without a coverage penalty"),
-        ("ctranslate2", keys(groups=2), "penalty and decode.groups"),
-        ("ctranslate2", keys(dtype="bfloat16"), "--config.decode.dtype=none --config.decode.wei"),
-        ("ctranslate2", keys(weights="bfloat16"), "as in --engine=ctranslate2:int8"),
-    ],
-)
-def test_what_an_engine_has_no_place_for_is_refused(engine, options, message):
-    with pytest.raises(ConfigError, match=message):
-        answers(["a dog"], engine=engine, **options)
-
-
-def test_an_engine_takes_one_model():
-    run = str(runs.trained_run())
-    with pytest.raises(ConfigError, match="--engine=ctranslate2 has one model"):
-        engine_lines(load_model([run, run]), "ctranslate2")

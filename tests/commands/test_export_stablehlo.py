@@ -13,6 +13,7 @@ import pytest
 
 from tests import tiny_runs as runs
 from tests.commands.test_export import IMPORTED, export_of, random_run
+from tests.commands.test_import import imported
 from transformer_jax.interop.stablehlo_search import ExportedModel
 from transformer_jax.text.vocabulary import UNK
 from transformer_jax.use.loading import load_model
@@ -41,7 +42,7 @@ SHORT = {"decode.length_penalty": 0.0, "decode.max_length": 24, "decode.max_extr
 @functools.cache
 def run_of(name: str) -> Path:
     """A run with random weights, whose search is short and without a length penalty."""
-    return IMPORTED[name]() if name in IMPORTED else random_run({**SHORT, **MODELS[name]})
+    return imported(IMPORTED[name]) if name in IMPORTED else random_run({**SHORT, **MODELS[name]})
 
 
 @functools.cache

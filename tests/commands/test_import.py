@@ -28,44 +28,32 @@ def vocabularies() -> tuple[bytes, bytes]:
     return source, target
 
 
-@functools.cache
-def opus_folder() -> Path:
-    """A random Marian model with pieces of the tiny corpus."""
-    pieces = [">>deu<<", *marian.pieces_of(*vocabularies())]
-    arrays = marian.random_arrays(marian.TINY, len(pieces))
-    folder = Path(runs.scratch().name) / "opus"
-    return marian.write_folder(folder, arrays, marian.TINY, vocabularies(), pieces)
-
-
 TWO = {**marian.TINY, "tied-embeddings-all": False, "tied-embeddings": True}
+OPTIONS = {"one": marian.TINY, "two": TWO}  # by the number of vocabularies
 
 
 @functools.cache
-def opus_folder_of_two() -> Path:
-    """The same with a vocabulary for each side, of other sizes, and a matrix for each."""
-    tables = [marian.pieces_of(model) for model in vocabularies()]
-    tables[0] = [">>deu<<", *tables[0][1:60], "</s>"]
-    arrays = marian.random_arrays(TWO, len(tables[1]), src_vocabulary=len(tables[0]))
-    folder = Path(runs.scratch().name) / "opus_of_two"
-    return marian.write_folder(folder, arrays, TWO, vocabularies(), *tables)
+def opus_folder(kind: str) -> Path:
+    """A random Marian model with pieces of the tiny corpus.
 
-
-def import_opus(workdir: Path, folder: Path) -> int:
-    languages = ("--src=en", "--tgt=de")
-    return runs.command("import", f"--from={folder}", f"--workdir={workdir}", *languages)
-
-
-@functools.cache
-def imported() -> Path:
-    workdir = Path(runs.scratch().name) / "imported"
-    assert import_opus(workdir, opus_folder()) == 0
-    return workdir
+    With two vocabularies they have other sizes, and each side has a matrix of its own.
+    """
+    tables = [[">>deu<<", *marian.pieces_of(*vocabularies())]]
+    if kind == "two":
+        source, target = map(marian.pieces_of, vocabularies())
+        tables = [[">>deu<<", *source[1:60], "</s>"], target]
+    options = OPTIONS[kind]
+    arrays = marian.random_arrays(options, len(tables[-1]), src_vocabulary=len(tables[0]))
+    folder = Path(runs.scratch().name) / f"opus_{kind}"
+    return marian.write_folder(folder, arrays, options, vocabularies(), *tables)
 
 
 @functools.cache
-def imported_two() -> Path:
-    workdir = Path(runs.scratch().name) / "imported_two"
-    assert import_opus(workdir, opus_folder_of_two()) == 0
+def imported(kind: str) -> Path:
+    """A run that the command has made of it."""
+    workdir = Path(runs.scratch().name) / f"imported_{kind}"
+    flags = (f"--from={opus_folder(kind)}", f"--workdir={workdir}", "--src=en", "--tgt=de")
+    assert runs.command("import", *flags) == 0
     return workdir
 
 
@@ -74,10 +62,7 @@ def imported_two() -> Path:
 def test_scores_of_translations_are_those_of_marian_s_formula(kind):
     """From a line of text to its score: subwords, search, penalty and weights together."""
     source = runs.read_lines(runs.tiny_corpus() / "test.en")[:3] + [">>deu<< a dog"]
-    folder, run = {
-        "one": (opus_folder(), imported()),
-        "two": (opus_folder_of_two(), imported_two()),
-    }[kind]
+    folder, run = opus_folder(kind), imported(kind)
     loaded = load_model(str(run))
     assert loaded.config.decode.beam_size == 3
     lines = loaded.line_translator()
@@ -92,7 +77,7 @@ def test_scores_of_translations_are_those_of_marian_s_formula(kind):
             for table, pieces in zip(theirs, own, strict=True)
         )
         assert best.ids[-1] == EOS and not {0, 2, 3} & set(best.ids.tolist())
-        logits = marian.logits_by_hand(arrays, marian.TINY if kind == "one" else TWO, src, tgt)
+        logits = marian.logits_by_hand(arrays, OPTIONS[kind], src, tgt)
         log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
         want = log_probs[np.arange(len(tgt)), tgt].sum()
         assert best.log_prob == pytest.approx(want, rel=1e-5)
@@ -107,16 +92,16 @@ def test_scores_of_translations_are_those_of_marian_s_formula(kind):
 def test_ctranslate2_s_own_converter_gives_the_same_log_probabilities(tmp_path):
     """With Marian's wavelengths, which it takes from an array `Wpos`, and Marian's epsilon."""
     engine = pytest.importorskip("ctranslate2")
-    arrays = marian.arrays_of(opus_folder())
+    arrays = marian.arrays_of(opus_folder("one"))
     table = marian.positions(256, marian.TINY["dim-emb"]).astype(np.float32)
     np.savez(tmp_path / "model.npz", **arrays, Wpos=table)
-    vocabulary = str(opus_folder() / "opus.vocab.yml")
+    vocabulary = str(opus_folder("one") / "opus.vocab.yml")
     converter = engine.converters.MarianConverter(str(tmp_path / "model.npz"), [vocabulary] * 2)
     folder = converter.convert(str(tmp_path / "converted"))
     settings = Path(folder) / "config.json"  # its converter leaves the epsilon at 1e-5
     values = {**json.loads(settings.read_text()), "layer_norm_epsilon": marian.EPSILON}
     settings.write_text(json.dumps(values))
-    loaded = load_model(str(imported()), beam_size=1)
+    loaded = load_model(str(imported("one")), beam_size=1)
     encoded = loaded.line_translator().encode(runs.read_lines(runs.tiny_corpus() / "test.en")[:4])
     found = [best for (best,) in loaded.translator.translate(encoded)]
     sides = [
@@ -129,21 +114,21 @@ def test_ctranslate2_s_own_converter_gives_the_same_log_probabilities(tmp_path):
 
 
 def test_an_imported_run_is_evaluated_on_text_that_is_named(capsys):
-    path = f"--config.data.path={runs.tiny_corpus()}"
-    flags = (f"--workdir={imported()}", "--split=test", "--beam_size=1", path)
+    run, path = imported("one"), f"--config.data.path={runs.tiny_corpus()}"
+    flags = (f"--workdir={run}", "--split=test", "--beam_size=1", path)
     assert runs.command("evaluate", *flags) == 0
     assert "en→de" in capsys.readouterr().out
-    [written] = (imported() / "evaluations").glob("test.0.*.json")
+    [written] = (run / "evaluations").glob("test.0.*.json")
     assert json.loads(written.read_text())["checkpoint"] == "0"
 
 
 def test_an_imported_run_is_not_trained_on_and_says_what_is(capsys):
-    path = f"--config.data.path={runs.tiny_corpus()}"
-    before = runs.contents(imported())
+    run, path = imported("one"), f"--config.data.path={runs.tiny_corpus()}"
+    before = runs.contents(run)
     for flags in ([], [path], [path, "--dry_run"], ["--config=demo", "--dry_run"]):
-        assert runs.command("train", f"--workdir={imported()}", *flags) == 2
-        assert f"--config=finetune:{imported()} --workdir=OTHER" in capsys.readouterr().err
-    assert runs.contents(imported()) == before
+        assert runs.command("train", f"--workdir={run}", *flags) == 2
+        assert f"--config=finetune:{run} --workdir=OTHER" in capsys.readouterr().err
+    assert runs.contents(run) == before
 
 
 def finetune(workdir: Path, origin: Path, **changes) -> int:
@@ -158,7 +143,7 @@ def finetune(workdir: Path, origin: Path, **changes) -> int:
 @pytest.mark.slow("trains runs")
 @pytest.mark.parametrize("kind", ["one", "two"])
 def test_training_goes_on_from_the_imported_weights(kind, tmp_path, capsys):
-    origin = imported() if kind == "one" else imported_two()
+    origin = imported(kind)
     assert finetune(tmp_path / "run", origin, **{"train.peak_learning_rate": 3e-3}) == 0
     records = read_metrics(tmp_path / "run")
     losses = [one["nats_per_token"] for one in records if "nats_per_token" in one]
@@ -171,9 +156,9 @@ def test_training_goes_on_from_the_imported_weights(kind, tmp_path, capsys):
 def test_the_first_step_starts_where_the_imported_model_is(tmp_path):
     """At a vanishing learning rate the weights stay those of the imported run."""
     values = {"train.peak_learning_rate": 1e-12, "train.steps": 3, "train.checkpoint_every": 3}
-    assert finetune(tmp_path / "run", imported(), **values) == 0
+    assert finetune(tmp_path / "run", imported("one"), **values) == 0
     own, origin = (
-        load_model(str(path)).translator.params for path in (tmp_path / "run", imported())
+        load_model(str(path)).translator.params for path in (tmp_path / "run", imported("one"))
     )
     np.testing.assert_allclose(own["embedding"]["table"], origin["embedding"]["table"], atol=1e-7)
 
@@ -208,22 +193,3 @@ def test_a_name_that_is_no_folder_is_asked_of_the_hub(tmp_path, monkeypatch, cap
     (tmp_path / "cache").mkdir()
     assert runs.command("import", *flags, "--src=en", "--tgt=de") == 2
     assert f"{tmp_path / 'cache'}" in capsys.readouterr().err  # it has no model
-
-
-def test_a_user_s_mistake_is_one_line_and_status_2(tmp_path, capsys):
-    opus, run = f"--from={opus_folder()}", f"--workdir={tmp_path / 'run'}"
-    languages = ("--src=en", "--tgt=de")
-    for flags, words in [
-        ([run], "import needs --from=FOLDER"),
-        (["--from=nowhere", run], "--from=nowhere is not a folder"),
-        ([opus, f"--workdir={opus_folder()}", *languages], "is the model's own folder"),
-        ([opus, run], "--src=en --tgt=de"),
-        ([f"--from={tmp_path}", run, *languages], "has no model"),
-        ([opus, f"--workdir={imported()}", *languages], "holds a run"),
-    ]:
-        capsys.readouterr()
-        assert runs.command("import", *flags) == 2
-        error = capsys.readouterr().err
-        assert words in error and error.count("\n") == 1 and "Traceback" not in error
-    assert not (tmp_path / "run").exists()
-    assert runs.command("train", f"--workdir={imported()}") == 2

@@ -53,16 +53,3 @@ def test_what_needs_a_source_is_one_line(run, tmp_path, capsys):
         api.load(run).evaluate([""], ["ein Hund"])
     with pytest.raises(DataError, match="there is text"):
         api.load(run).translate(["ein Hund"])
-
-
-def test_a_source_that_is_forgotten_is_named(tmp_path, capsys):
-    tgt = runs.write_lines(tmp_path / "tgt", ["ein Hund"])
-    assert runs.command("score", f"--workdir={runs.trained_run()}", f"--tgt={tgt}") == 2
-    assert "--src=FILE is missing" in capsys.readouterr().err
-    for split, lines in runs.SIZES.items():
-        runs.write_lines(
-            tmp_path / f"{split}.de", runs.read_lines(runs.tiny_corpus() / f"{split}.de")
-        )
-        runs.write_lines(tmp_path / f"{split}.en", [""] * lines)
-    assert runs.train(tmp_path / "run", data__path=tmp_path) == 2
-    assert "has a text of data.src='en'" in capsys.readouterr().err

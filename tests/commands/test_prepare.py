@@ -25,8 +25,3 @@ def test_the_data_set_is_prepared_and_standard_output_stays_empty(
     assert asked == [("wmt14_translate/fr-en", "fr")]
     assert "wmt14_translate/fr-en is prepared in /tfds/wmt14_translate" in caplog.text
     assert capsys.readouterr().out == ""
-
-
-def test_a_corpus_that_needs_no_preparation_is_refused(tmp_path, capsys):
-    assert prepare(tmp_path, source="grammar") == 2
-    assert "data.source='grammar' needs no preparation" in capsys.readouterr().err

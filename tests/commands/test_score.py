@@ -6,31 +6,7 @@ from tests import tiny_runs as runs
 from tests.commands.test_import import imported
 from transformer_jax.commands import score as command
 from transformer_jax.commands.score import score
-from transformer_jax.decoding.scoring import forced_scores
 from transformer_jax.use.loading import load_model
-
-
-@pytest.mark.slow("compiles searches and forced scores")
-@pytest.mark.parametrize(
-    "decode",
-    [{}, {"decode.penalty": "power", "decode.length_penalty": 1.0, "decode.coverage_penalty": 0.3}],
-    ids=["gnmt", "power and coverage"],
-)
-def test_a_forced_score_is_what_search_reports(decode):
-    loaded = load_model(str(runs.trained_run()), beam_size=3, n_best=3, overrides=decode)
-    source = runs.read_lines(runs.tiny_corpus() / "test.en")
-    source += [" ".join(source[:3])]  # a longer row
-    encoded = loaded.line_translator().encode(source)
-    sources, want = [], []
-    for ids, hypotheses in zip(encoded, loaded.translator.translate(encoded), strict=True):
-        sources += [ids] * len(hypotheses)
-        want += hypotheses
-    found = forced_scores(loaded.translator, sources, [one.ids for one in want])
-    assert len({one.length for one in found}) > 3
-    for got, one in zip(found, want, strict=True):
-        assert got.length == len(one.ids)
-        assert got.score == pytest.approx(one.score, abs=1e-4)
-        assert got.log_prob == pytest.approx(one.log_prob, abs=1e-4)
 
 
 def printed(capsys, run, src, tgt, **how) -> list[list[str]]:
@@ -46,7 +22,7 @@ def test_each_line_has_a_score_and_blank_ones_too(tmp_path, capsys, monkeypatch)
     target = runs.read_lines(runs.tiny_corpus() / "test.de")[:3]
     src = runs.write_lines(tmp_path / "src", [*source, "", "", source[0]])
     tgt = runs.write_lines(tmp_path / "tgt", [*target, "", target[0], ""])
-    for run in (runs.trained_run(), imported()):
+    for run in (runs.trained_run(), imported("one")):
         lines = printed(capsys, run, src, tgt)
         assert len(lines) == 6
         vocabulary = load_model(str(run)).vocabulary
@@ -58,32 +34,21 @@ def test_each_line_has_a_score_and_blank_ones_too(tmp_path, capsys, monkeypatch)
         assert lines[5][2] == "1" and float(lines[5][0]) < 0
 
 
-def test_flags_and_keys_of_search_change_the_scores(tmp_path, capsys, caplog):
-    src, tgt = (str(runs.tiny_corpus() / f"test.{side}") for side in ("en", "de"))
+def test_flags_and_keys_of_search_change_the_scores(capsys, caplog):
+    texts = [str(runs.tiny_corpus() / f"test.{side}") for side in ("en", "de")]
 
-    def scores(**how) -> list[tuple[float, float]]:
-        lines = printed(capsys, runs.trained_run(), src, tgt, **how)
-        return [(float(value), float(log_prob)) for value, log_prob, _ in lines]
+    def scores(**how) -> list[list[float]]:
+        return [
+            list(map(float, line)) for line in printed(capsys, runs.trained_run(), *texts, **how)
+        ]
 
-    assert all(value == log_prob for value, log_prob in scores(length_penalty=0.0))
+    assert all(value == log_prob for value, log_prob, _ in scores(length_penalty=0.0))
     assert "more than" not in caplog.text
     pairs = zip(scores(), scores(coverage_penalty=0.3), strict=True)
-    assert all(lower < value for (value, _), (lower, _) in pairs)
+    assert all(lower < value for (value, *_), (lower, *_) in pairs)
+    power = {"decode.penalty": "power", "decode.length_penalty": 1.0}
+    for value, log_prob, length in scores(overrides=power):
+        assert value == pytest.approx(log_prob / length, abs=1e-5)
     plain = {"decode.length_penalty": 0.0, "decode.max_length": 4}
-    assert all(value == log_prob for value, log_prob in scores(overrides=plain))
+    assert all(value == log_prob for value, log_prob, _ in scores(overrides=plain))
     assert "more than decode.max_length=4 subwords" in caplog.text
-
-
-def test_a_user_s_mistake_is_one_line_and_status_2(tmp_path, capsys):
-    short = runs.write_lines(tmp_path / "short", ["ein"])
-    source = runs.tiny_corpus() / "test.en"
-    run = f"--workdir={runs.trained_run()}"
-    for flags, words in [
-        ([], "score needs --tgt=FILE"),
-        ([f"--tgt={short}"], "12 lines"),
-        ([f"--tgt={tmp_path / 'no'}"], "no such file"),
-        ([f"--tgt={source}", "--checkpoint=7"], "7 is not there"),
-    ]:
-        assert runs.command("score", run, f"--src={source}", *flags) == 2
-        error = capsys.readouterr().err
-        assert words.lower() in error.lower() and error.count("\n") == 1, error

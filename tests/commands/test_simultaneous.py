@@ -108,34 +108,11 @@ def test_words_come_out_while_the_line_goes_in(waiting):
         assert begun + os.read(screen, 1 << 16) == whole
 
 
-@pytest.mark.parametrize(
-    ("options", "wrong"),
-    [
-        ({"beam_size": 2}, "excludes a beam of 2"),
-        ({"overrides": {"decode.beam_size": 3}}, "excludes a beam of 3"),
-        ({"beam_size": 0}, "excludes a beam of 0"),
-        ({"n_best": 2, "scores": True}, "excludes --n_best, --scores"),
-        ({"n_best": 0}, "excludes --n_best"),
-        ({"sample": True, "engine": "ctranslate2"}, "excludes --sample, --engine"),
-        ({"length_penalty": 0.5}, "excludes --length_penalty"),
-        ({"overrides": {"decode.method": "mbr"}}, "excludes decode.method"),
-    ],
-)
-def test_what_would_revise_a_translation_is_refused(options, wrong, waiting):
-    with pytest.raises(ConfigError, match=wrong):
-        answer(b"x\n", waiting, simultaneous=True, **options)
-
-
-def test_a_model_that_does_not_wait_and_an_ensemble_are_refused(waiting):
+def test_a_model_that_waits_is_no_ensemble_with_one_that_does_not(waiting):
     """decode.wait_k of the first run would change nothing in another that reads all at once."""
     other = runs.trained_run()
     with pytest.raises(ConfigError, match=f"{other} cannot be .*decode.wait_k={K} changes nothing"):
         loading.load_model([str(waiting), str(other)])
-    with pytest.raises(ConfigError, match="this run has model.wait_k=None"):
-        answer(b"x\n", other, simultaneous=True)
-    given: dict[str, Any] = {**OPTIONS, "stdin": io.BytesIO(), "stdout": io.BytesIO()}
-    with pytest.raises(ConfigError, match="excludes an ensemble"):
-        translate([str(waiting)] * 2, simultaneous=True, **given)
 
 
 def test_bytes_that_are_not_utf8_end_it_with_the_line_s_number(waiting):

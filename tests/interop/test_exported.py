@@ -2,7 +2,6 @@
 
 import dataclasses
 from types import SimpleNamespace
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -166,23 +165,13 @@ def test_a_key_that_a_format_does_not_name_is_refused(engine):
     [("scaled_dot", None, (1, 1)), ("dot", None, (2, 2)), ("scaled_dot", "dot", (1, 2))],
 )
 def test_an_unscaled_score_is_a_scaled_one_with_larger_queries(score, cross_score, factors):
-    """Weights and biases of queries alone, in a description that only holds arrays."""
-
-    layer = Mock()
-    layer.self_attention.linear = [Mock(), Mock()]
-    layer.attention.linear = [Mock(), Mock(), Mock()]
-    d_k = 4
+    """Weights and biases of queries alone: those of self-attention, and of the other."""
     keys = {"score": score, "cross_score": cross_score, "attention_bias": True}
-    model = tiny_model(d_k=d_k, d_v=d_k, **keys)
+    model = tiny_model(d_k=4, d_v=4, **keys)
     weights = to_block(random_params(model), model.config, both_sides(VOCABULARY), halves=False)
-    name = "model.decoder.layers.1"
-    ctranslate2_out.fill_layer(layer, weights, name, model.config)
-    for spec, own, factor in zip(
-        (layer.self_attention, layer.attention), ("self_attn", "encoder_attn"), factors, strict=True
-    ):
-        first, last = spec.linear[0], spec.linear[-1]
-        rows = model.config.num_heads * d_k
-        for got, kind in ((first.weight, "weight"), (first.bias, "bias")):
-            want = factor * weights[f"{name}.{own}.q_proj.{kind}"]
-            np.testing.assert_allclose(got[:rows], want, rtol=1e-6)
-        np.testing.assert_array_equal(last.bias, weights[f"{name}.{own}.out_proj.bias"])
+    found = ctranslate2_out.for_scaled_scores(weights, model.config)
+    assert found.keys() == weights.keys()
+    for name, x in weights.items():
+        is_query = ".q_proj." in name
+        factor = factors["encoder_attn" in name] if is_query else 1
+        np.testing.assert_array_equal(found[name], factor * x)

@@ -7,19 +7,18 @@ import functools
 import json
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
-from tests.fixtures.tiny import lay_out, model_inputs, of_each_pair, relative_error
+from tests.fixtures.tiny import relative_error
 from tests.interop import marian_by_hand as marian
+from tests.interop.test_marian import logits_of
 from transformer_jax.errors import DataError, UserError
 from transformer_jax.interop.block import halves_first
 from transformer_jax.interop.huggingface import languages_of, read_huggingface
 from transformer_jax.interop.safetensors import read_safetensors, safetensors_bytes
-from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.positions.choices import sinusoids
-from transformer_jax.text.vocabulary import EOS, Sizes
+from transformer_jax.text.vocabulary import EOS
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 ONE, TWO = "marian_huggingface.npz", "marian_huggingface_two.npz"
@@ -91,12 +90,7 @@ def test_logits_equal_those_of_transformers(name, tmp_path):
         )
         for n in numbers
     ]
-    rows = [[0], [1, 2], [3]]
-    batch = lay_out(pairs, rows, 18, 16)
-    with jax.default_matmul_precision("highest"):
-        model = make_model(found.model, Sizes(*map(len, ours)))
-        logits = jax.jit(model.apply)({"params": found.params}, *model_inputs(batch))
-    got = of_each_pair(logits, batch, rows)
+    got = logits_of(found, pairs)
     columns = [ids[i] for i in range(VOCABULARY)]
     for n in numbers:
         assert pairs[n][1][-1] == EOS
@@ -234,49 +228,62 @@ def test_what_our_block_cannot_hold_is_refused_by_name(changes, words, folder):
         read(folder)
 
 
-def test_settings_of_search_that_the_run_cannot_keep_are_named(folder, caplog):
-    kept = {"bad_words_ids": [[59], [5]], "num_beams": 3, "repetition_penalty": 1.0, "top_k": 50}
-    kept |= {"min_length": 8, "no_repeat_ngram_size": 3}
-    change(folder / "generation_config.json", **kept, max_length=512, forced_eos_token_id=0)
+KEPT = {"bad_words_ids": [[59], [5]], "num_beams": 3, "repetition_penalty": 1.0, "top_k": 50}
+KEPT |= {"min_length": 8, "no_repeat_ngram_size": 3, "max_length": 512, "forced_eos_token_id": 0}
+
+
+def test_settings_of_search_are_kept(folder, caplog):
+    change(folder / "generation_config.json", **KEPT)
     found = read(folder).decode
     assert found["banned_subwords"] == ("<pad>", "<s>", "<unk>", "piece5")
     # transformers counts the token with which a translation begins.
     assert (found["min_length"], found["no_repeat"], found["beam_size"]) == (7, 3, 3)
-    assert not [one for one in caplog.messages if "is without them" in one]
-    caplog.clear()
-    lost = {"min_new_tokens": 8, "max_length": 40, "do_sample": True}
-    change(folder / "generation_config.json", **lost, bad_words_ids=[[5], [6, 7]])
-    assert read(folder).decode["banned_subwords"][-1] == "piece5"
-    [named] = [one for one in caplog.messages if "without them" in one]
-    assert named.endswith(
-        "without them: bad_words_ids=[[6, 7]], do_sample=True, max_length=40, min_new_tokens=8, "
-        "top_k=50"
-    )
-    caplog.clear()
-    change(folder / "generation_config.json", decoder_start_token_id=7)
-    read(folder)
-    assert "decoder_start_token_id=7" in caplog.text
-    change(folder / "config.json", forced_bos_token_id=7)
-    read(folder)
-    named = {one.split(": ")[0] for one in caplog.messages if "without them" in one}
-    assert named == {str(folder / name) for name in ("config.json", "generation_config.json")}
-    change(folder / "config.json", forced_bos_token_id=None)
-    caplog.clear()
-    (folder / "generation_config.json").unlink()
-    change(folder / "config.json", min_new_tokens=9)
-    assert read(folder).decode["beam_size"] == 1  # transformers' default
-    [named] = [one for one in caplog.messages if "without them" in one]
-    assert "config.json" in named and "min_new_tokens=9" in named
+    assert "without them" not in caplog.text
+
+
+LOST = {"min_new_tokens": 8, "max_length": 40, "do_sample": True, "bad_words_ids": [[5], [6, 7]]}
+OF_LOST = "bad_words_ids=[[6, 7]], do_sample=True, max_length=40, min_new_tokens=8, top_k=50"
+
+
+@pytest.mark.parametrize(
+    ("config", "generation", "named"),
+    [
+        ({}, KEPT | LOST, f"generation_config.json {OF_LOST}"),
+        ({}, {"decoder_start_token_id": 7}, "generation_config.json decoder_start_token_id=7"),
+        ({"forced_bos_token_id": 7}, {}, "config.json forced_bos_token_id=7"),
+        ({"min_new_tokens": 9}, None, "config.json min_new_tokens=9"),  # an older folder
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_settings_of_search_that_the_run_cannot_keep_are_named(
+    config, generation, named, folder, caplog
+):
+    change(folder / "config.json", **config)
+    if generation is None:
+        (folder / "generation_config.json").unlink()
+    else:
+        change(folder / "generation_config.json", **generation)
+    found = read(folder).decode
+    assert ("piece5" in found["banned_subwords"]) == named.endswith(OF_LOST)
+    assert found["beam_size"] == 1 or generation is not None  # transformers' default
+    [message] = [one for one in caplog.messages if "without them" in one]
+    file, _, settings = message.partition(": ")
+    assert f"{Path(file).relative_to(folder)} {settings.partition(': ')[2]}" == named
 
 
 @pytest.mark.parametrize(
     "setting",
-    [{"no_repeat_ngram_size": 2.5}, {"no_repeat_ngram_size": True}, {"min_length": "three"}],
+    [
+        {"no_repeat_ngram_size": 2.5},
+        {"no_repeat_ngram_size": True},
+        {"min_length": "three"},
+        {"bad_words_ids": 5},
+    ],
 )
-def test_a_setting_that_is_no_whole_number_is_named(setting, folder):
+def test_a_setting_of_another_type_is_named(setting, folder):
     change(folder / "generation_config.json", **setting)
     [(name, value)] = setting.items()
-    with pytest.raises(DataError, match=f"{name}={value!r} is not a (whole )?number"):
+    with pytest.raises(DataError, match=f"{name}={value!r} is not a (list|(whole )?number)"):
         read(folder)
 
 
@@ -335,7 +342,7 @@ def test_damaged_files_are_one_clear_line(folder):
             read(folder)
     (folder / "model.safetensors").write_bytes(whole)
     (folder / "vocab.json").write_text("[1]")
-    with pytest.raises(UserError, match="is not a JSON object"):
+    with pytest.raises(UserError, match="vocab.json, line 1: a JSON list; expected an object"):
         read(folder)
     (folder / "vocab.json").write_text("{}")
     with pytest.raises(UserError, match="vocab.json has no </s>"):

@@ -77,12 +77,7 @@ def assert_marian_s_logits(found, arrays, options, theirs) -> None:
         )
         for lengths in [(9, 7), (4, 5), (2, 1), (0, 6)]
     ]
-    rows = [[0], [1, 2], [3]]
-    batch = lay_out(pairs, rows, 18, 16)
-    with jax.default_matmul_precision("highest"):
-        model = make_model(found.model, Sizes(*map(len, ours)))
-        logits = jax.jit(model.apply)({"params": found.params}, *model_inputs(batch))
-    got = of_each_pair(logits, batch, rows)
+    got = logits_of(found, pairs)
     columns = [i for i, own in enumerate(to_theirs[1]) if own is not None]
     assert columns == [EOS, UNK, *range(4, len(ours[1]))]
     for number, pair in enumerate(pairs):
@@ -93,6 +88,16 @@ def assert_marian_s_logits(found, arrays, options, theirs) -> None:
         # Subwords that Marian does not have take nothing from the others.
         both = jax.nn.log_softmax(got[number][:, : len(ours[1])])[:, columns]
         assert relative_error(both, jax.nn.log_softmax(own)) < 1e-5
+
+
+def logits_of(found, pairs) -> dict[int, Any]:
+    """An imported model's logits at the target positions of four pairs; two of them share a row."""
+    rows = [[0], [1, 2], [3]]
+    batch = lay_out(pairs, rows, 18, 16)
+    with jax.default_matmul_precision("highest"):
+        model = make_model(found.model, Sizes(*map(len, found.bundle.tables)))
+        logits = jax.jit(model.apply)({"params": found.params}, *model_inputs(batch))
+    return of_each_pair(logits, batch, rows)
 
 
 def tables_of(kind: str) -> tuple[list[str], list[str]]:

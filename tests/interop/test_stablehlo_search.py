@@ -33,26 +33,27 @@ def searched(beams: int, rows: dict[int, dict[int, float]]) -> list[int]:
     return model.search([A])
 
 
-def test_an_end_that_is_not_among_the_best_does_not_count():
-    rows = {BOS: {A: 0.6, EOS: 0.4}, A: {EOS: 0.5, B: 0.3, C: 0.2}}
-    assert searched(1, rows) == [A]  # greedy, though the empty translation is likelier
-    assert searched(2, rows) == []
+EARLY = {BOS: {A: 0.6, EOS: 0.4}, A: {EOS: 0.5, B: 0.3, C: 0.2}}
+FILLED = {
+    BOS: {A: 0.6, B: 0.39, EOS: 0.01},
+    A: {EOS: 0.3, D: 0.4, C: 0.3},
+    B: {C: 0.9, EOS: 0.1},
+    C: {EOS: 0.95, D: 0.05},
+    D: {EOS: 0.2, A: 0.8},
+}
+ENDLESS = {BOS: {A: 0.9, EOS: 0.1}, A: {A: 0.99, EOS: 0.01}}
+CASES = {
+    "greedy, though the empty translation is likelier": (EARLY, 1, [A]),
+    "an end among the best two counts": (EARLY, 2, []),
+    # A step always has as many hypotheses as beams: the compiled program takes no fewer.
+    "after one hypothesis ends, those that go on fill two beams": (FILLED, 2, [B, C]),
+    "three beams": (FILLED, 3, [B, C]),
+    "only an end may follow at the limit": (ENDLESS, 1, [A] * 5),
+    "at the limit with two beams": (ENDLESS, 2, []),
+}
 
 
-def test_hypotheses_that_go_on_fill_the_beam_after_one_ends():
-    """A step always has as many hypotheses as beams: the compiled program takes no fewer."""
-    rows = {
-        BOS: {A: 0.6, B: 0.39, EOS: 0.01},
-        A: {EOS: 0.3, D: 0.4, C: 0.3},
-        B: {C: 0.9, EOS: 0.1},
-        C: {EOS: 0.95, D: 0.05},
-        D: {EOS: 0.2, A: 0.8},
-    }
-    assert searched(2, rows) == [B, C]
-    assert searched(3, rows) == [B, C]
-
-
-@pytest.mark.parametrize("beams", [1, 2])
-def test_at_the_limit_only_an_end_may_follow(beams):
-    rows = {BOS: {A: 0.9, EOS: 0.1}, A: {A: 0.99, EOS: 0.01}}
-    assert searched(beams, rows) == ([A] * 5 if beams == 1 else [])
+@pytest.mark.parametrize("case", CASES)
+def test_the_best_hypothesis_is_found(case):
+    rows, beams, want = CASES[case]
+    assert searched(beams, rows) == want

@@ -276,8 +276,6 @@ def test_mistakes_are_one_line(monkeypatch, capsys):
         assert runs.command("serve", f"--workdir={runs.trained_run()}", f"--port={port}") == 2
     error = capsys.readouterr().err
     assert f"--port={port}" in error and error.count("\n") == 1
-    assert runs.command("serve", f"--workdir={runs.trained_run()}", "--port=70000") == 2
-    assert runs.command("serve", f"--workdir={runs.trained_run()}", f"--host={'x' * 70}") == 2
     for name in ("app", "server"):
         monkeypatch.delitem(sys.modules, f"transformer_jax.serving.{name}")
     monkeypatch.setitem(sys.modules, "starlette.applications", None)

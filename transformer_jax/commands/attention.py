@@ -29,50 +29,6 @@ WEIGHTS = (".npz", ".json")
 FORMATS = (*PICTURES, ".html", *WEIGHTS)
 
 
-def attend(
-    workdir: str,
-    sentence: str,
-    checkpoint: str = "latest",
-    layer: int | None = None,
-    kinds: Sequence[str] = (),
-    target: str | None = None,
-) -> AttendedSentence:
-    """The attention weights of a run's model between a sentence and its translation.
-
-    Args:
-      workdir: the run's folder.
-      sentence: a source line.
-      checkpoint: "latest", "best", "average", a step, or an average's name.
-      layer: number from 1 of the layer that is drawn of each kind; None: all layers.
-      kinds: names of KINDS that the model must have; empty: at least one.
-      target: the translation; None: the model's own.
-
-    Raises:
-      UserError: there is no such run, checkpoint or layer, the sentence or target is blank, the
-        model finds no translation, or it has no attention of a kind.
-    """
-    loaded = load_model(workdir, checkpoint)
-    _check_kinds(loaded, kinds, layer)
-    return Run(loaded).attention(sentence, target)
-
-
-def _check_kinds(loaded: LoadedModel, kinds: Sequence[str], layer: int | None) -> None:
-    model = loaded.model
-    own = uses_of(model)
-    missing = [kind for kind in kinds or own or [ALL] if kind not in own]
-    if missing:
-        config = loaded.config.model
-        has = f"it has {' and '.join(own)}" if own else "its attention has no layers"
-        raise ConfigError(
-            f"--kind={missing[0]}: this model has no such layers and heads (model.encoder="
-            f"{config.encoder!r}, model.decoder={config.decoder!r}); {has}."
-        )
-    stacks = model.stacks()
-    layers = min(stacks[USES[kind][0]][1] for kind in kinds or own)  # that every kind has
-    if layer is not None and not 1 <= layer <= layers:
-        raise ConfigError(f"--layer={layer}: this model has layers 1 to {layers}.")
-
-
 def draw_layer(found: AttendedSentence, kind: str, layer: int, path: Path) -> Picture:
     """Draws a layer, numbered from 1, into `path`: one heat map per head."""
     save_figure(found.plot(kind, layer), path)
@@ -177,7 +133,8 @@ def attention(
       target: the translation that the model is given; None: its own.
 
     Raises:
-      UserError: as `attend`, or there is no such kind, or `output` cannot be written.
+      UserError: there is no such run, checkpoint, kind or layer, the sentence or target is blank,
+        the model finds no translation, or `output` cannot be written.
     """
     path = Path(output)
     _check(path, kind)
@@ -186,7 +143,9 @@ def attention(
             f"--output={output} is a file of the run in {workdir}, and would be overwritten. Give "
             "another name."
         )
-    found = attend(workdir, sentence, checkpoint, layer, () if kind == ALL else [kind], target)
+    run = Run(load_model(workdir, checkpoint))
+    _check_kinds(run.loaded, () if kind == ALL else [kind], layer)
+    found = run.attention(sentence, target)
     kinds = list(found.kinds) if kind == ALL else [kind]
     if head is not None:
         found = found._replace(kinds={name: found.kinds[name].of_head(head) for name in kinds})
@@ -198,8 +157,8 @@ def attention(
     else:
         with tempfile.TemporaryDirectory() as folder:
             parts = draw_kinds(found, kinds, Path(folder), layer)
-            run = Text(f"{printable(str(workdir))}, checkpoint {found.checkpoint}.")
-            write_page(path, "What was attended to", [run, *parts])
+            about = Text(f"{printable(str(workdir))}, checkpoint {found.checkpoint}.")
+            write_page(path, "What was attended to", [about, *parts])
     print(f"{_called(found):<12}{found.translation}\nattention   {path}")
     return path
 
@@ -220,3 +179,21 @@ def _check(output: Path, kind: str) -> None:
             f"--kind={ALL} is more than a picture: name a file that ends in one of {others}, or "
             "one kind."
         )
+
+
+def _check_kinds(loaded: LoadedModel, kinds: Sequence[str], layer: int | None) -> None:
+    """Raises ConfigError if the model lacks one of these kinds (none given: any), or the layer."""
+    model = loaded.model
+    own = uses_of(model)
+    missing = [kind for kind in kinds or own or [ALL] if kind not in own]
+    if missing:
+        config = loaded.config.model
+        has = f"it has {' and '.join(own)}" if own else "its attention has no layers"
+        raise ConfigError(
+            f"--kind={missing[0]}: this model has no such layers and heads (model.encoder="
+            f"{config.encoder!r}, model.decoder={config.decoder!r}); {has}."
+        )
+    stacks = model.stacks()
+    layers = min(stacks[USES[kind][0]][1] for kind in kinds or own)  # that every kind has
+    if layer is not None and not 1 <= layer <= layers:
+        raise ConfigError(f"--layer={layer}: this model has layers 1 to {layers}.")

@@ -12,48 +12,49 @@ from typing import Any
 import jax
 import numpy as np
 
-from transformer_jax.decoding.lines import LineTranslator, Translation
+from transformer_jax.decoding.lines import LineTranslator
+from transformer_jax.decoding.translator import Hypothesis, Translator
 from transformer_jax.errors import ConfigError, UserError
 from transformer_jax.interop.ctranslate2_out import QUANTIZATIONS, write_ctranslate2
 from transformer_jax.interop.exported import Exported
 from transformer_jax.parallel import processes
+from transformer_jax.text.vocabulary import EOS
 from transformer_jax.use.loading import LoadedModel
 
 ENGINES = "ctranslate2, ctranslate2:int8 or another of its types"
 GPU = ("gpu", "cuda")
 
 
-class EngineLines:
-    """Translates text lines as `LineTranslator` does, but by CTranslate2."""
+class EngineTranslator(Translator):
+    """Searches by CTranslate2, with the settings and the vocabulary of a run."""
 
-    def __init__(self, lines: LineTranslator, engine: Any, search: dict[str, Any]) -> None:
-        """Takes a line translator for its subwords, an engine, and the arguments of its search."""
-        self.lines, self.engine, self.search = lines, engine, search
+    def __init__(self, loaded: LoadedModel, engine: Any, search: dict[str, Any]) -> None:
+        """Takes the run, the engine, and the arguments of its search."""
+        own = loaded.translator
+        self.model, self.decode, self.n_best = own.model, own.decode, own.n_best
+        self.vocabulary, self.engine, self.search = loaded.vocabulary, engine, search
 
-    def shared(self, group: Sequence[str]) -> list[list[Translation]]:
-        """The translations of each line, best first; a blank line has an empty one with score 0."""
-        sentences = self.lines.encode(group)
-        lines = self.lines
-        filled = [i for i, ids in enumerate(sentences) if len(ids)]
-        results = [[Translation("", 0.0)] for _ in group]
-        if not filled:
-            return results
-        found = self._translated([sentences[i] for i in filled])
-        for i, result in zip(filled, found, strict=True):
-            ids = [lines.vocabulary.target.ids_of(pieces) for pieces in result.hypotheses]
-            texts = [
-                lines.text(np.array([own[piece] for piece in pieces], np.int32))
-                for own, pieces in zip(ids, result.hypotheses, strict=True)
+    def translate(self, sentences: Sequence[np.ndarray]) -> list[list[Hypothesis]]:
+        """The n_best best translations of each sentence, without their log probabilities."""
+        return [
+            [
+                Hypothesis(self._ids(pieces), score, math.nan)
+                for pieces, score in zip(found.hypotheses, found.scores, strict=True)
             ]
-            translations = map(Translation, texts, result.scores)
-            results[i] = list(translations) or [Translation("", -math.inf)]
-        return results
+            for found in self._found(sentences)
+        ]
 
-    def _translated(self, sentences: Sequence[np.ndarray]) -> list[Any]:
+    def _ids(self, pieces: Sequence[str]) -> np.ndarray:
+        ids = self.vocabulary.target.ids_of(pieces)
+        return np.array([*(ids[piece] for piece in pieces), EOS], np.int32)
+
+    def _found(self, sentences: Sequence[np.ndarray]) -> list[Any]:
         """The engine's result for each sentence, with the limit of length that our search has."""
-        pieces = [self.lines.vocabulary.pieces(ids[:-1]) for ids in sentences]  # it adds EOS
-        extra = self.lines.translator.decode.max_extra_length
-        limits = [len(ids) + extra - 1 for ids in sentences]  # the engine does not count EOS
+        if not sentences:
+            return []
+        pieces = [self.vocabulary.pieces(ids[:-1]) for ids in sentences]  # it adds EOS
+        extra = self.decode.max_extra_length - 1  # the engine does not count EOS
+        limits = [len(ids) + extra for ids in sentences]
         # A batch has one limit. The few translations that exceed their own are searched again.
         found = self.engine.translate_batch(pieces, max_decoding_length=max(limits), **self.search)
         for k, limit in enumerate(limits):
@@ -63,15 +64,11 @@ class EngineLines:
                 )
         return list(found)
 
-    def warn_of_cut(self) -> None:
-        """Logs one warning with the number of cut lines."""
-        self.lines.warn_of_cut()
 
+def engine_lines(loaded: LoadedModel, engine: str) -> LineTranslator:
+    """Translates lines by the engine, with the run's model and settings of search.
 
-def engine_lines(loaded: LoadedModel, engine: str) -> EngineLines:
-    """The engine with the run's model and settings of search.
-
-    It divides log probabilities by length^alpha, whatever decode.penalty is.
+    The engine divides log probabilities by length^alpha, whatever decode.penalty is.
 
     Args:
       loaded: the run.
@@ -120,7 +117,7 @@ def engine_lines(loaded: LoadedModel, engine: str) -> EngineLines:
         "batch_type": "tokens",
         "max_batch_size": decode.tokens_per_batch,
     }
-    return EngineLines(loaded.line_translator(), opened, search)
+    return LineTranslator(loaded.vocabulary, EngineTranslator(loaded, opened, search))
 
 
 def _opened(path: Path, quantization: str) -> Any:

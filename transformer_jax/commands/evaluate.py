@@ -4,7 +4,6 @@ import dataclasses
 import datetime
 import itertools
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -22,6 +21,7 @@ from transformer_jax.evaluation.latency import (
     mean_latency,
     wait_k_delays,
 )
+from transformer_jax.files import in_the_way
 from transformer_jax.parallel import processes
 from transformer_jax.reporting.plots import printable
 from transformer_jax.reporting.provenance import revision
@@ -237,13 +237,11 @@ def _parts_of(config: Config, text: _Text) -> list[_Text]:
 
 def _make_folder(path: Path) -> None:
     """Creates the folder before the work begins. Raises RunError if it cannot be written."""
-    try:
-        path.mkdir(exist_ok=True)
-        writable = os.access(path, os.W_OK)
-    except OSError:
-        writable = False
-    if not writable:
-        raise RunError(f"Cannot write into {path}. Make it writable, or copy the run elsewhere.")
+    if wrong := in_the_way(path):
+        raise RunError(
+            f"Cannot write into {path}: {wrong}. Make it writable, or copy the run elsewhere."
+        )
+    path.mkdir(exist_ok=True)
 
 
 def _files(texts: Sequence[Sequence[Pair]]) -> dict[str, list[str]]:

@@ -3,15 +3,12 @@
 import io
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from transformer_jax.decoding.lines import LineTranslator, line_groups, line_parts
 from transformer_jax.errors import ConfigError
 from transformer_jax.parallel import processes
 from transformer_jax.use.loading import NO_OVERRIDES, LoadedModel, load_model
-
-if TYPE_CHECKING:
-    from transformer_jax.commands.engine import EngineLines
 
 log = logging.getLogger(__name__)
 # Keys that choose between hypotheses or samples. A line that is still arriving has only one.
@@ -95,7 +92,7 @@ def translate(
 
 
 def _answer(
-    translator: "LineTranslator | EngineLines",
+    translator: LineTranslator,
     stdin: io.BufferedIOBase,
     stdout: BinaryIO,
     n_best: int,
@@ -176,7 +173,7 @@ def _sampling(overrides: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**overrides, "decode.method": "sample"}
 
 
-def _lines(loaded: LoadedModel, engine: str | None) -> "LineTranslator | EngineLines":
+def _lines(loaded: LoadedModel, engine: str | None) -> LineTranslator:
     if engine is None:
         return loaded.line_translator()
     from transformer_jax.commands.engine import engine_lines

@@ -9,11 +9,12 @@ ours and theirs differ in
 - biases that a model of ours may lack: their format has zeros.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from flax.traverse_util import flatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.errors import DataError
@@ -28,6 +29,7 @@ SSRU = {"input": "input", "forget": "forget"}  # transformers has no SSRU; these
 # Which axes of one of our arrays have size d_model; None: none of them.
 FIRST, LAST, BOTH = "first", "last", "both"
 AXES = {FIRST: (0,), LAST: (-1,), BOTH: (0, 1), None: ()}
+OUTPUT_BIAS = ("output_bias",)
 POSITIONS = {  # learned vectors
     "src_positions": "model.encoder.embed_positions.weight",
     "tgt_positions": "model.decoder.embed_positions.weight",
@@ -59,7 +61,7 @@ def entries(config: ModelConfig, tree: Tree) -> Iterator[Entry]:
         yield Entry(("tgt_embedding", "table"), "model.decoder.embed_tokens.weight", LAST)
         if not config.tie_output:
             yield Entry(("output", "table"), "lm_head.weight", LAST)
-    yield Entry(("output_bias",), "final_logits_bias", None)
+    yield Entry(OUTPUT_BIAS, "final_logits_bias", None)
     for ours, theirs in POSITIONS.items():
         if ours in tree:
             yield Entry((ours, "table"), theirs, LAST)
@@ -105,15 +107,22 @@ def _of_norm(here: tuple[str, ...], there: str) -> Iterator[Entry]:
 
 def halves_first(x: np.ndarray, axis: int) -> np.ndarray:
     """Features 0, 2, 4, ... and then 1, 3, 5, ... of an axis: interleaved pairs as two halves."""
-    features = np.arange(x.shape[axis])
-    return np.take(x, np.concatenate([features[0::2], features[1::2]]), axis)
+    return np.take(x, _halves(x.shape[axis]), axis)
 
 
 def interleaved(x: np.ndarray, axis: int) -> np.ndarray:
     """The inverse of `halves_first`: feature 0 of each half, then feature 1 of each half, ..."""
-    features = np.arange(x.shape[axis])
-    order = np.concatenate([features[0::2], features[1::2]])
-    return np.take(x, np.argsort(order), axis)
+    return np.take(x, np.argsort(_halves(x.shape[axis])), axis)
+
+
+def _halves(features: int) -> np.ndarray:
+    return np.concatenate([np.arange(0, features, 2), np.arange(1, features, 2)])
+
+
+def _as_matrix(entry: Entry, shape: tuple[int, ...]) -> tuple[int, int]:
+    """The shape `[in, out]` of a linear map of ours, whose heads are joined."""
+    own = 1 if entry.features == FIRST else -1  # the axes before it are `in`
+    return math.prod(shape[:own]), math.prod(shape[own:])
 
 
 # Out ---------------------------------------------------------------------------------------------
@@ -135,45 +144,33 @@ def to_block(params: Tree, config: ModelConfig, sizes: Sizes, halves: bool) -> W
       ValueError: there are parameters that MarianMTModel does not have.
     """
     weights: Weights = {}
+    ours = flatten_dict(params)
     known = list(entries(config, params))
-    if unknown := flatten_dict(params).keys() - {entry.path for entry in known}:
+    if unknown := ours.keys() - {entry.path for entry in known}:
         raise ValueError(f"no place for these parameters: {sorted(unknown)}")
     for entry in known:
-        x = _found(params, entry.path)
-        if x is None:
-            x = np.zeros(_size_of_bias(entry, weights, sizes), np.float32)
-        elif halves:
-            for axis in AXES[entry.features]:
+        if entry.path in ours:
+            x = np.asarray(ours[entry.path])
+            for axis in AXES[entry.features] if halves else ():
                 x = halves_first(x, axis)
+        else:
+            x = np.zeros(_size_of_bias(entry, weights, sizes), np.float32)
         if entry.side is not None:
             x = x[: sizes[entry.side]]
         if entry.linear:
-            x = (x.reshape(len(x), -1) if entry.features == FIRST else _rows(x)).T
+            x = x.reshape(_as_matrix(entry, x.shape)).T
         elif entry.name.endswith(".bias"):
             x = x.reshape(-1)  # heads are joined
-        if entry.path == ("output_bias",):
+        if entry.path == OUTPUT_BIAS:
             x = x[None]
         weights[entry.name] = np.array(x, np.float32, order="C")
     return weights
 
 
 def _size_of_bias(entry: Entry, weights: Weights, sizes: Sizes) -> int:
-    if entry.path == ("output_bias",):
+    if entry.path == OUTPUT_BIAS:
         return sizes.target
     return len(weights[entry.name.removesuffix("bias") + "weight"])
-
-
-def _rows(x: np.ndarray) -> np.ndarray:
-    return x.reshape(-1, x.shape[-1])
-
-
-def _found(tree: Tree, path: tuple[str, ...]) -> np.ndarray | None:
-    node: Any = tree
-    for name in path:
-        if name not in node:
-            return None
-        node = node[name]
-    return np.asarray(node)
 
 
 # In ----------------------------------------------------------------------------------------------
@@ -198,41 +195,25 @@ def from_block(
     Raises:
       DataError: an array is missing or has another shape than in the config.
     """
-    tree: dict[str, Any] = {}
+    ours = flatten_dict(like)
+    found = {}
     for entry in entries(config, like):
-        want = _shape(like, entry.path)
-        if want is None:
+        if entry.path not in ours:
             continue
+        want = ours[entry.path].shape
         if entry.name not in weights:
             raise DataError(f"the weights have no {entry.name}: is the file complete?")
         x = np.asarray(weights[entry.name], np.float32)
         if entry.side is not None:
-            x = x.reshape(-1) if entry.path == ("output_bias",) else x
+            x = x.reshape(-1) if entry.path == OUTPUT_BIAS else x
             x = x[rows[entry.side]]
             missing = want[0] - len(x)
             x = np.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1))
         x = x.T if entry.linear else x
-        if x.size != np.prod(want) or (entry.linear and _rows_of(entry, want) != len(x)):
+        if x.size != math.prod(want) or (entry.linear and x.shape != _as_matrix(entry, want)):
             raise DataError(f"{entry.name} is {list(x.shape)}, but ours is {list(want)}.")
         x = x.reshape(want)
         for axis in AXES[entry.features] if halves else ():
             x = interleaved(x, axis)
-        node = tree
-        for name in entry.path[:-1]:
-            node = node.setdefault(name, {})
-        node[entry.path[-1]] = np.ascontiguousarray(x)
-    return tree
-
-
-def _rows_of(entry: Entry, want: tuple[int, ...]) -> int:
-    """Rows of a linear map as a matrix `[in, out]`."""
-    return want[0] if entry.features == FIRST else int(np.prod(want[:-1]))
-
-
-def _shape(like: Tree, path: tuple[str, ...]) -> tuple[int, ...] | None:
-    node: Any = like
-    for name in path:
-        if name not in node:
-            return None
-        node = node[name]
-    return tuple(node.shape)
+        found[entry.path] = np.ascontiguousarray(x)
+    return unflatten_dict(found)

@@ -14,10 +14,11 @@ import numpy as np
 
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.errors import DataError, UserError
-from transformer_jax.interop.block import ATTENTIONS, POSITIONS, PROJECTIONS, Weights, halves_first
+from transformer_jax.files import read_json
+from transformer_jax.interop.block import POSITIONS, Weights, halves_first
 from transformer_jax.interop.ctranslate2_vocabulary import bundle_of, read_tokens, special_ids
 from transformer_jax.interop.exported import LEAST_POSITIONS
-from transformer_jax.interop.huggingface import NORMALIZES, read_json
+from transformer_jax.interop.huggingface import NORMALIZES
 from transformer_jax.interop.imported import Imported, imported
 from transformer_jax.interop.model_bin import ModelBin, read_model_bin
 from transformer_jax.model.positions.choices import paper_wavelengths, sinusoids, t2t_wavelengths
@@ -27,12 +28,20 @@ SIDES = {"encoder": "source", "decoder": "target"}
 # Heads by the name of the specification, for files that do not give their number.
 HEADS = {"TransformerSpec": 8, "TransformerBase": 8, "TransformerBig": 16}
 ACTIVATIONS = {"relu": 0, "swish": 2, "gelu": 3}  # the engine's numbers
-# The engine's linear maps of an attention; each is one or several of ours.
-GROUPS = {
-    "self_attention": (("query", "key", "value"), ("out",)),
-    "cross_attention": (("query",), ("key", "value"), ("out",)),
+# The parts of one layer: linear maps, each of which is one or several of ours, and norms.
+PARTS = {
+    "self_attention/linear_0": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "self_attention/linear_1": ("self_attn.out_proj",),
+    "self_attention/layer_norm": ("self_attn_layer_norm",),
+    "attention/linear_0": ("encoder_attn.q_proj",),
+    "attention/linear_1": ("encoder_attn.k_proj", "encoder_attn.v_proj"),
+    "attention/linear_2": ("encoder_attn.out_proj",),
+    "attention/layer_norm": ("encoder_attn_layer_norm",),
+    "ffn/linear_0": ("fc1",),
+    "ffn/linear_1": ("fc2",),
+    "ffn/layer_norm": ("final_layer_norm",),
 }
-SCOPES = {"self_attention": "self_attention", "cross_attention": "attention"}
+NORM = "layer_norm"
 EPSILON, BEAMS = 1e-5, 2  # the engine's defaults
 LAYER = re.compile(r"(encoder|decoder)/layer_(\d+)/")
 NO_EFFECT = ("decoder/alibi_use_positive_positions", "decoder/scale_alibi")  # without alibi
@@ -188,9 +197,9 @@ def _model(
     is_pre = bool(parts.of_both("pre_norm", True))
     for side, depth in zip(SIDES, depths, strict=True):
         for n in range(depth):
-            _layer(parts, weights, f"{side}/layer_{n}", f"model.{side}.layers.{n}")
+            _layer(parts, weights, side, n)
         if is_pre:
-            _norm(parts, weights, f"{side}/layer_norm", f"model.{side}.layer_norm")
+            _norm(parts, weights, f"{side}/{NORM}", f"model.{side}.layer_norm")
         _check_scale(parts, side, d_model)
     heads = parts.of_both("num_heads", usual_heads)
     own, halves = _positions(parts, weights, d_model)
@@ -268,34 +277,27 @@ def _activation(parts: Unread) -> str:
     return names.get(number, "relu")
 
 
-def _layer(parts: Unread, weights: Weights, scope: str, name: str) -> None:
+def parts_of(side: str) -> dict[str, tuple[str, ...]]:
+    """PARTS of a layer of the encoder or of the decoder."""
+    has_cross = side == "decoder"
+    return {x: ours for x, ours in PARTS.items() if has_cross or not x.startswith("attention/")}
+
+
+def _layer(parts: Unread, weights: Weights, side: str, n: int) -> None:
     """One layer of the engine under transformers' names, biases that it lacks as zeros."""
-    for sublayer, groups in GROUPS.items():
-        own = f"{scope}/{SCOPES[sublayer]}"
-        if sublayer == "cross_attention" and scope.startswith("encoder"):
+    for part, ours in parts_of(side).items():
+        own, names = f"{side}/layer_{n}/{part}", [f"model.{side}.layers.{n}.{x}" for x in ours]
+        if part.endswith(NORM):
+            _norm(parts, weights, own, names[0])
             continue
-        theirs = f"{name}.{ATTENTIONS[sublayer]}"
-        for n, group in enumerate(groups):
-            weight, bias = _linear(parts, f"{own}/linear_{n}")
-            if len(weight) % len(group):
-                raise DataError(f"{own}/linear_{n} has {len(weight)} rows for {len(group)} maps.")
-            for part, w, b in zip(
-                group, np.split(weight, len(group)), np.split(bias, len(group)), strict=True
-            ):
-                weights[f"{theirs}.{PROJECTIONS[part]}.weight"] = w
-                weights[f"{theirs}.{PROJECTIONS[part]}.bias"] = b
-        _norm(parts, weights, f"{own}/layer_norm", f"{theirs}_layer_norm")
-    for n, part in enumerate(("fc1", "fc2")):
-        weight, bias = _linear(parts, f"{scope}/ffn/linear_{n}")
-        weights[f"{name}.{part}.weight"], weights[f"{name}.{part}.bias"] = weight, bias
-    _norm(parts, weights, f"{scope}/ffn/layer_norm", f"{name}.final_layer_norm")
-
-
-def _linear(parts: Unread, scope: str) -> tuple[np.ndarray, np.ndarray]:
-    """The weight `[out, in]` and bias `[out]` of a linear map."""
-    weight = parts.array(f"{scope}/weight")
-    bias = parts.take(f"{scope}/bias")
-    return weight, np.zeros(len(weight), np.float32) if bias is None else bias
+        weight = parts.array(f"{own}/weight")
+        bias = parts.take(f"{own}/bias")
+        bias = np.zeros(len(weight), np.float32) if bias is None else bias
+        if len(weight) % len(names):
+            raise DataError(f"{own} has {len(weight)} rows for {len(names)} maps.")
+        for kind, x in (("weight", weight), ("bias", bias)):
+            pieces = np.split(x, len(names))
+            weights |= {f"{name}.{kind}": x for name, x in zip(names, pieces, strict=True)}
 
 
 def _norm(parts: Unread, weights: Weights, scope: str, name: str) -> None:

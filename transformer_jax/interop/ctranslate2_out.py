@@ -12,8 +12,8 @@ import numpy as np
 
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.errors import ConfigError, UserError
-from transformer_jax.interop.block import ATTENTIONS, PROJECTIONS, Weights, to_block
-from transformer_jax.interop.ctranslate2 import ACTIVATIONS, GROUPS
+from transformer_jax.interop.block import PROJECTIONS, Weights, to_block
+from transformer_jax.interop.ctranslate2 import ACTIVATIONS, NORM, parts_of
 from transformer_jax.interop.exported import Exported, require_supported
 from transformer_jax.interop.huggingface import NORMALIZES
 from transformer_jax.model.positions.choices import POSITIONS
@@ -61,8 +61,7 @@ def write_ctranslate2(model: Exported, folder: Path, quantization: str | None) -
             return _spec(model)
 
     FromRun().convert(str(folder), quantization=quantization)
-    for name, content in model.sentencepiece_files().items():
-        (folder / name).write_bytes(content)
+    model.write_sentencepiece(folder)
 
 
 def _spec(model: Exported) -> Any:
@@ -77,6 +76,7 @@ def _spec(model: Exported) -> Any:
         "head_dim": d_k if d_k * config.num_heads != config.d_model else None,
     }
     weights = to_block(model.params, config, model.vocabulary.sizes, halves=False)
+    weights = for_scaled_scores(weights, config)
     layer, heads = watched_layer(config), config.watched_heads or 0  # the first heads; 0: all
     if model.aligner is not None:
         layer, head = model.aligner
@@ -95,7 +95,7 @@ def _spec(model: Exported) -> Any:
     _fill_ends(encoder, decoder, weights, model)
     for side, part in (("encoder", encoder), ("decoder", decoder)):
         for n, spec_of_layer in enumerate(part.layer):
-            fill_layer(spec_of_layer, weights, f"model.{side}.layers.{n}", config)
+            _fill_layer(spec_of_layer, weights, side, n, config.attention_bias)
     spec = specs.TransformerSpec(encoder, decoder)
     source, pieces = model.pieces
     spec.register_source_vocabulary(source)
@@ -155,36 +155,28 @@ def _vectors(model: Exported) -> np.ndarray:
     return added(config, model.positions)
 
 
-def fill_layer(layer: Any, weights: Weights, name: str, config: ModelConfig) -> None:
-    """Fills one layer of CTranslate2's description.
+def _fill_layer(layer: Any, weights: Weights, side: str, n: int, attention_bias: bool) -> None:
+    """Fills layer `n` of a side of CTranslate2's description."""
+    from ctranslate2.specs.model_spec import index_spec
 
-    Args:
-      layer: a layer of the encoder or decoder.
-      weights: the result of `to_block`.
-      name: the layer's name there, such as "model.encoder.layers.0".
-      config: our model's.
-    """
-    scores = {"self_attention": config.score, "cross_attention": config.cross_score or config.score}
-    specs = {"self_attention": layer.self_attention}
-    if hasattr(layer, "attention"):
-        specs["cross_attention"] = layer.attention
-    for sublayer, spec in specs.items():
-        theirs = f"{name}.{ATTENTIONS[sublayer]}"
-        factor = config.head_sizes[0] ** 0.5 if scores[sublayer] == "dot" else 1.0
-        parts = {
-            part: (weights[f"{theirs}.{own}.weight"], weights[f"{theirs}.{own}.bias"])
-            for part, own in PROJECTIONS.items()
-        }
-        parts["query"] = parts["query"][0] * factor, parts["query"][1] * factor
-        for linear, group in zip(spec.linear, GROUPS[sublayer], strict=True):
-            linear.weight = np.concatenate([parts[part][0] for part in group])
-            if config.attention_bias:
-                linear.bias = np.concatenate([parts[part][1] for part in group])
-        _fill_norm(spec.layer_norm, weights, f"{theirs}_layer_norm")
-    for linear, part in ((layer.ffn.linear_0, "fc1"), (layer.ffn.linear_1, "fc2")):
-        linear.weight = weights[f"{name}.{part}.weight"]
-        linear.bias = weights[f"{name}.{part}.bias"]
-    _fill_norm(layer.ffn.layer_norm, weights, f"{name}.final_layer_norm")
+    for own, ours in parts_of(side).items():
+        part, names = index_spec(layer, own), [f"model.{side}.layers.{n}.{x}" for x in ours]
+        if own.endswith(NORM):
+            _fill_norm(part, weights, names[0])
+            continue
+        part.weight = np.concatenate([weights[f"{name}.weight"] for name in names])
+        if attention_bias or own.startswith("ffn"):
+            part.bias = np.concatenate([weights[f"{name}.bias"] for name in names])
+
+
+def for_scaled_scores(weights: Weights, config: ModelConfig) -> Weights:
+    """The result of `to_block`, with the queries of unscaled scores multiplied by sqrt(d_k)."""
+    scores = {"self_attn": config.score, "encoder_attn": config.cross_score or config.score}
+    unscaled = [f".{sublayer}.q_proj." for sublayer, score in scores.items() if score == "dot"]
+    root = np.float32(config.head_sizes[0] ** 0.5)
+    return {
+        name: x * root if any(one in name for one in unscaled) else x for name, x in weights.items()
+    }
 
 
 def _fill_norm(norm: Any, weights: Weights, name: str) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.errors import DataError, UserError
+from transformer_jax.files import read_utf8
 from transformer_jax.interop.huggingface import SIDES
-from transformer_jax.interop.imported import Special, only_file, read_bytes, read_sentencepiece
+from transformer_jax.interop.imported import Special, only_file, read_sentencepiece
 from transformer_jax.text.bundle import Bundle
 from transformer_jax.text.vocabulary import SPACE
 from transformer_jax.text.vocabulary_training import word_splitter
@@ -23,8 +24,8 @@ def read_tokens(folder: Path, side: str, unknown: Any, rows: int) -> list[str]:
     """The tokens of a side by id. The engine adds the unknown one if the file lacks it."""
     files = [f"{name}_vocabulary.{kind}" for name in ("shared", side) for kind in ("json", "txt")]
     path = only_file(folder, f"vocabulary of the {side}", *files)
+    text = read_utf8(path)
     try:
-        text = read_bytes(path).decode()
         tokens = json.loads(text) if path.suffix == ".json" else text.removesuffix("\n").split("\n")
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not a vocabulary: {error}.") from None

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.config.schema import KEYS, Config
@@ -56,12 +57,12 @@ class Exported(NamedTuple):
         language, _ = self.vocabulary.bundle.languages
         return {"punctuation": language, "language_codes": self.vocabulary.reads_codes}
 
-    def sentencepiece_files(self) -> dict[str, bytes]:
-        """The SentencePiece models by file name; one model serves as both."""
-        if isinstance(self.vocabulary, TableVocabulary):
-            bundle = self.vocabulary.bundle
-            return {"source.spm": bundle.source, "target.spm": bundle.target}
-        return dict.fromkeys(("source.spm", "target.spm"), self.vocabulary.model)
+    def write_sentencepiece(self, folder: Path) -> None:
+        """Writes the SentencePiece models source.spm and target.spm; one model serves as both."""
+        own = self.vocabulary
+        models = own.bundle[:2] if isinstance(own, TableVocabulary) else (own.model, own.model)
+        for name, model in zip(("source.spm", "target.spm"), models, strict=True):
+            (folder / name).write_bytes(model)
 
 
 def require_supported(config: Config, supported: Mapping[str, Sequence[Any]], what: str) -> None:

@@ -5,13 +5,13 @@ as `export` writes it. transformers gives Marian's weights the paper's wavelengt
 an epsilon of 1e-5, which is not what marian-decoder computes; the import follows transformers.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.errors import DataError, UserError
+from transformer_jax.files import read_json
 from transformer_jax.interop.block import Weights
 from transformer_jax.interop.imported import (
     Imported,
@@ -20,8 +20,8 @@ from transformer_jax.interop.imported import (
     imported,
     name_unused,
     only_file,
-    read_bytes,
     read_sentencepiece,
+    unsupported,
     whole,
 )
 from transformer_jax.interop.safetensors import read_safetensors
@@ -46,8 +46,6 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
     "add_bias_logits": (None, False),
     "static_position_embeddings": (None, True),
 }
-
-
 # Of tokenizer_config.json, and of CTranslate2's config.json; only our export writes it.
 NORMALIZES = "normalizes_punctuation"
 # Settings of search that the run does not have; older folders have them in config.json.
@@ -124,23 +122,8 @@ def tokenizer_options(folder: Path) -> dict[str, Any]:
     return read_json(path) if path.is_file() else {}
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises DataError if there is none."""
-    try:
-        found = json.loads(read_bytes(path))
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not JSON: {error}.") from None
-    if not isinstance(found, dict):
-        raise DataError(f"{path} is not a JSON object.")
-    return found
-
-
 def _config(folder: Path, options: Mapping[str, Any]) -> ModelConfig:
-    wrong = [
-        f"{name}={options.get(name)!r}"
-        for name, values in SUPPORTED.items()
-        if options.get(name) not in values
-    ]
+    wrong = unsupported(options, SUPPORTED)
     for what in ("ffn_dim", "attention_heads"):
         if options.get(f"encoder_{what}") != options.get(f"decoder_{what}"):
             wrong.append(f"encoder_{what} that is not decoder_{what}")
@@ -266,6 +249,8 @@ def _decode(folder: Path, options: Mapping[str, Any], pieces: Sequence[str]) -> 
     alpha = both.get("length_penalty")
     alpha = 1.0 if alpha is None else alpha  # transformers' default, as is one beam
     bad = both.get("bad_words_ids") or []
+    if not isinstance(bad, list):
+        raise DataError(f"{folder}: bad_words_ids={bad!r} is not a list.")
     single = [ids[0] for ids in bad if isinstance(ids, list) and len(ids) == 1]
     known = [i for i in single if isinstance(i, int) and 0 <= i < len(pieces)]
     others = {name: both[name] for name in SEARCH if name in both} | {

@@ -59,12 +59,10 @@ def write_huggingface(model: Exported, folder: Path, about: Mapping[str, str]) -
         "config.json": _config(model),
         "generation_config.json": _generation(model),
         "tokenizer_config.json": _tokenizer(model),
-        **{
-            name: {piece: i for i, piece in enumerate(pieces)}
-            # A shared vocabulary has one file, and the same pieces twice.
-            for name, pieces in zip(_tables(model), model.pieces, strict=False)
-        },
     }
+    tables = ("vocab.json",) if model.vocabulary.is_shared else ("vocab.json", "target_vocab.json")
+    for name, pieces in zip(tables, model.pieces, strict=False):  # shared: the same pieces twice
+        content[name] = {piece: i for i, piece in enumerate(pieces)}
     spelled = " ".join(model.pieces[0])
     if ">>" in spelled and "<<" in spelled and not model.before_subwords["language_codes"]:
         log.warning(
@@ -76,8 +74,7 @@ def write_huggingface(model: Exported, folder: Path, about: Mapping[str, str]) -
     for name, values in content.items():
         text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
         (folder / name).write_text(text, encoding="utf-8")
-    for name, model_bytes in model.sentencepiece_files().items():
-        (folder / name).write_bytes(model_bytes)
+    model.write_sentencepiece(folder)
     (folder / "README.md").write_text(_card(model, about), encoding="utf-8")
 
 
@@ -163,9 +160,28 @@ def _tokenizer(model: Exported) -> dict[str, Any]:
     }
 
 
-def _tables(model: Exported) -> tuple[str, ...]:
-    """The files of the vocabularies' pieces."""
-    return ("vocab.json",) if model.vocabulary.is_shared else ("vocab.json", "target_vocab.json")
+CARD = """\
+---
+library_name: transformers
+pipeline_tag: translation
+language:
+- {src}
+- {tgt}
+---
+
+# Translation, {src} to {tgt}
+
+{facts}
+
+{notes}
+
+```python
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+tokenizer, model = (c.from_pretrained("FOLDER") for c in (AutoTokenizer, AutoModelForSeq2SeqLM))
+batch = tokenizer(["A sentence."], return_tensors="pt", padding=True)
+print(tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True))
+```
+"""
 
 
 def _card(model: Exported, about: Mapping[str, str]) -> str:
@@ -185,27 +201,5 @@ def _card(model: Exported, about: Mapping[str, str]) -> str:
     if model.vocabulary.normalizes_punctuation:
         notes.append("Normalize punctuation before the tokenizer: `tokenizer.normalize(line)`.")
     facts = {"languages": f"{data.src} to {data.tgt}", **about}
-    lines = [
-        "---",
-        "library_name: transformers",
-        "pipeline_tag: translation",
-        "language:",
-        f"- {data.src}",
-        f"- {data.tgt}",
-        "---",
-        "",
-        f"# Translation, {data.src} to {data.tgt}",
-        "",
-        *(f"- {name}: {value}" for name, value in facts.items()),
-        "",
-        *notes,
-        "",
-        "```python",
-        "from transformers import AutoModelForSeq2SeqLM, AutoTokenizer",
-        'tokenizer, model = (c.from_pretrained("FOLDER") for c in (AutoTokenizer, '
-        "AutoModelForSeq2SeqLM))",
-        'batch = tokenizer(["A sentence."], return_tensors="pt", padding=True)',
-        "print(tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True))",
-        "```",
-    ]
-    return "\n".join(lines) + "\n"
+    listed = "\n".join(f"- {name}: {value}" for name, value in facts.items())
+    return CARD.format(src=data.src, tgt=data.tgt, facts=listed, notes="\n".join(notes))

@@ -95,6 +95,15 @@ def whole(options: Mapping[str, Any], name: str) -> int:
     return operator.index(options[name])
 
 
+def unsupported(options: Mapping[str, Any], supported: Mapping[str, tuple[Any, ...]]) -> list[str]:
+    """The options, with their values, that have none of their supported values."""
+    return [
+        f"{name}={options.get(name)!r}"
+        for name, values in supported.items()
+        if options.get(name) not in values
+    ]
+
+
 def name_unused(what: str, options: Mapping[str, Any]) -> None:
     """Logs which settings of a foreign file the run does not have, unless they change nothing."""
     left = {name: value for name, value in options.items() if value not in NEUTRAL}

@@ -24,6 +24,7 @@ from transformer_jax.interop.imported import (
     only_file,
     read_bytes,
     read_sentencepiece,
+    unsupported,
     whole,
 )
 from transformer_jax.interop.vocabulary_yml import read_vocabulary_yml
@@ -201,11 +202,7 @@ def _config(path: Path, options: Mapping[str, Any]) -> ModelConfig:
         "transformer-decoder-dim-ffn": (None, 0, get("transformer-dim-ffn"))
     }
     is_recurrent = get("transformer-decoder-autoreg") == "rnn"
-    wrong = [
-        f"{name}={get(name)!r}"
-        for name, values in {**SUPPORTED, **same, **(STUDENT if is_recurrent else {})}.items()
-        if get(name) not in values
-    ]
+    wrong = unsupported(options, SUPPORTED | same | (STUDENT if is_recurrent else {}))
     norms = tuple(
         get(f"transformer-{name}") or ""
         for name in ("preprocess", "postprocess", "postprocess-top")

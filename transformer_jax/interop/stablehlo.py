@@ -13,7 +13,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -32,11 +32,8 @@ PLATFORMS = ("cpu", "cuda", "tpu")
 SEARCH = "search.py"
 
 
-class Function(NamedTuple):
-    """A function to export, and the shapes of its arguments."""
-
-    call: Callable[..., Any]
-    arguments: Sequence[Any]
+# A function to export, and the shapes of its arguments.
+Function = tuple[Callable[..., Any], Sequence[Any]]
 
 
 def write_stablehlo(model: Exported, folder: Path) -> None:
@@ -81,8 +78,8 @@ def write_stablehlo(model: Exported, folder: Path) -> None:
         "weights": names,
         **_cache_of(made, sizes),
     }
-    for name, function in _functions(made, model.params, sizes).items():
-        exported = export.export(jax.jit(function.call), platforms=PLATFORMS)(*function.arguments)
+    for name, (function, arguments) in _functions(made, model.params, sizes).items():
+        exported = export.export(jax.jit(function), platforms=PLATFORMS)(*arguments)
         (folder / f"{name}.jax").write_bytes(exported.serialize())
         (folder / f"{name}.mlir").write_bytes(exported.mlir_module_serialized)
         signature[name] = {
@@ -92,8 +89,7 @@ def write_stablehlo(model: Exported, folder: Path) -> None:
         }
     text = json.dumps(signature, indent=1, ensure_ascii=False) + "\n"
     (folder / "signature.json").write_text(text, encoding="utf-8")
-    for name, content in model.sentencepiece_files().items():
-        (folder / name).write_bytes(content)
+    model.write_sentencepiece(folder)
     source = Path(stablehlo_search.__file__).read_text(encoding="utf-8")
     (folder / SEARCH).write_text(source, encoding="utf-8")
 
@@ -158,11 +154,9 @@ def _functions(model: EncoderDecoder, params: Any, sizes: SearchSizes) -> dict[s
     of_beams = rows, sizes.beams
     now = (_whole(rows), _whole(*of_beams), _whole(*of_beams, sizes.length))
     return {
-        "prepare": Function(prepare, (weights,)),
-        "encode": Function(encode, (weights, _whole(rows, sizes.src_length), _whole(rows))),
-        "step": Function(
-            step, (weights, prepared, _shapes(memory, rows), _shapes(cache, rows), *now)
-        ),
+        "prepare": (prepare, (weights,)),
+        "encode": (encode, (weights, _whole(rows, sizes.src_length), _whole(rows))),
+        "step": (step, (weights, prepared, _shapes(memory, rows), _shapes(cache, rows), *now)),
     }
 
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from transformer_jax.errors import DataError
-from transformer_jax.interop.imported import read_bytes
+from transformer_jax.files import read_utf8
 
 
 def read_vocabulary_yml(path: Path) -> list[str]:
@@ -17,13 +17,9 @@ def read_vocabulary_yml(path: Path) -> list[str]:
     Raises:
       DataError: a line is none of these, or the ids are not 0, 1, 2, ...
     """
-    try:
-        lines = read_bytes(path).decode("utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8: {error.reason}.") from None
     pieces: dict[int, str] = {}
     waiting: str | None = None
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_utf8(path).split("\n"), 1):
         line = line.removesuffix("\r")
         if not line.strip() or line in ("---", "..."):
             continue
