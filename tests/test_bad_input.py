@@ -282,14 +282,10 @@ def edited(edit: Callable[[bytes], bytes]) -> Change:
     return lambda path: path.write_bytes(edit(path.read_bytes()))
 
 
-def gzipped(edit: Callable[[bytes], bytes]) -> Change:
-    """Puts a compressed file, edited, in the place of a file."""
-
-    def change(path: Path) -> None:
-        path.with_name(f"{path.name}.gz").write_bytes(edit(gzip.compress(path.read_bytes())))
-        path.unlink()
-
-    return change
+def gzipped(path: Path) -> None:
+    """Puts the beginning of a compressed file in the place of a file."""
+    path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes())[:999])
+    path.unlink()
 
 
 def config(section: str, **values: object) -> Change:
@@ -321,10 +317,6 @@ def make(path: Path, change: Change) -> None:
         path.write_bytes(change.encode() if isinstance(change, str) else change)
 
 
-def flipped(whole: bytes) -> bytes:
-    return whole[:-6] + bytes([whole[-6] ^ 1]) + whole[-5:]
-
-
 LATIN_1 = edited(lambda text: text.replace(b"\n", "\nZoë".encode("latin-1"), 1))
 LONGER = edited(lambda text: text + b"Noch eine Zeile .\n")
 HALF = edited(lambda whole: whole[: len(whole) // 2])
@@ -343,13 +335,9 @@ FILES: dict[tuple[str, str], list[tuple]] = {
     ],
     ("corpus/train.en", "NEW"): [
         (LATIN_1, "{file}, line 2: not UTF-8", "iconv -t UTF-8"),
-        ("A dog.".encode("utf-16"), "{file}, line 1: not UTF-8", "iconv -t UTF-8"),
-        (b"\xef\xbb\xbf", "{file} is empty"),
         (b"\n" * 300, "None of 300 pairs has a text of data.src='en'"),
         (edited(gzip.compress), "{file} is compressed by gzip: call it train.en.gz"),
-        (gzipped(lambda whole: whole[:999]), "{file}.gz is not a whole gzip file"),
-        (gzipped(flipped), "{file}.gz is not a whole gzip file: CRC check failed"),
-        (gzipped(lambda _: gzip.compress(b"")), "{file}.gz is empty"),
+        (gzipped, "{file}.gz is not a whole gzip file"),
         (folder, "{file} is a folder; give a regular file"),
         (link_to_itself, "{file}: no such file, nor train.en.gz"),
         (pipe, "{file} is a pipe or a device; give a regular file"),
