@@ -301,7 +301,7 @@ def test_other_limits_and_alphas_compile_nothing_new():
             r"cache\.carried\['code'\] has shape \[3, 4\]; expected \[batch=5, \.\.\.\]",
         ),
         ({"memory_rows": 1}, r"memory\[0\] has shape \[1, 6\]; expected \[batch=5, \.\.\.\]"),
-        ({"counted": np.ones((BATCH, 3), bool)}, "penalty needs the decoder's watched weights"),
+        ({"counted": jnp.ones((BATCH, 3), bool)}, "penalty needs the decoder's watched weights"),
     ],
 )
 def test_errors_name_the_argument_and_what_is_allowed(change, message):
