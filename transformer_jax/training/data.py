@@ -229,7 +229,8 @@ def _plan_validation(valid: EncodedPairs, shape: BatchShape) -> tuple[RowPlan, B
             "see data.valid and train.row_length."
         )
     longest = (-(-int(own[chosen].max()) // LENGTH_MULTIPLE) * LENGTH_MULTIPLE for own in lengths)
-    valid_shape = BatchShape(shape.rows, *map(max, shape.lengths, longest))
+    src_length, tgt_length = map(max, shape.lengths, longest)
+    valid_shape = BatchShape(shape.rows, src_length, tgt_length)
     plan = plan_rows(*lengths, *valid_shape.lengths, 0, limit)
     if plan.too_long:
         log.warning(
