@@ -19,7 +19,7 @@ from turns import markdown
 from workload import wmt_lengths
 
 from transformer_jax.config.data import DataConfig, VocabularyConfig
-from transformer_jax.text.batches import Batch, rows_per_batch, train_batches
+from transformer_jax.text.batches import Batch, TrainSource, rows_per_batch, train_batches
 from transformer_jax.text.corpora import open_corpus
 from transformer_jax.text.encoded import EncodedPairs, encode_corpus
 from transformer_jax.text.packing import RowPlan, plan_rows, source_row_length
@@ -96,7 +96,7 @@ def _batch_rates(
     rows = rows_per_batch(values["tokens-per-batch"], values["row-length"], plan.tgt_fill, 8)
     lines = []
     for workers in sorted({0, values["workers"]}):
-        batches = train_batches(encoded, plan, rows, seed=0, num_workers=workers)
+        batches = train_batches(TrainSource(encoded, plan, rows, seed=0), num_workers=workers)
         for _ in range(5):  # until all workers run
             next(batches)
         started = time.perf_counter()

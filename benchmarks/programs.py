@@ -13,7 +13,7 @@ from transformer_jax.config.schema import Config, MeshConfig
 from transformer_jax.model.interfaces import Params
 from transformer_jax.parallel.mesh import batch_sharding, make_mesh
 from transformer_jax.runs.run_folder import RunFolder
-from transformer_jax.text.batches import Batch, train_batches
+from transformer_jax.text.batches import Batch
 from transformer_jax.text.vocabulary import EOS, Sizes
 from transformer_jax.training.data import TrainingData, load_data
 from transformer_jax.training.program import BatchShape, Program, compile_program
@@ -57,7 +57,7 @@ def steps_of_run(config: Config, folder: Path) -> tuple[TrainingData, Steps, Ite
     """The data of a run, its compiled step, and its batches on the devices."""
     data = load_data(config, RunFolder(folder))
     steps = Steps(config, data.vocabulary.sizes, data.shape, make_mesh(config.mesh))
-    batches = train_batches(data.train, data.plan, data.shape.rows, config.seed)
+    batches = data.train_batches(None, 0, 0)
     return data, steps, map(steps.put, batches)
 
 

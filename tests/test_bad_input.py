@@ -18,6 +18,7 @@ import pytest
 
 from tests import tiny_runs as runs
 from tests.commands import test_export, test_import
+from tests.fixtures.errors import of_table
 from transformer_jax.config.data import VocabularyConfig
 from transformer_jax.config.schema import KEYS
 from transformer_jax.interop.safetensors import read_safetensors, safetensors_bytes
@@ -98,6 +99,9 @@ NEW --config.vocabulary.path={tmp}/two.model
 UNTIED --config.vocabulary.path={tmp}/two.model --config.model.output=copy
     {tmp}/two.model has a vocabulary for each side, and model.output='copy' needs one
 NEW --config.vocabulary.separate=True | vocabulary.separate=True | Set model.tie_embeddings=False
+NEW --config.train.steps=1e3 | --config.train.steps=1e3: expected int
+NEW --config.model.dropout=nan | model.dropout=nan is not in [0, 1)
+NEW --config.mesh.data=0 | mesh.data=0 must be at least 1, or -1
 NEW --config.model.d_modle=32
     model.d_modle is not a key of the config. Did you mean model.d_model?
 NEW --config.model.num_heads=3
@@ -292,12 +296,6 @@ serve RUN --host=a..b | --host=a..b --port=8000 cannot be used
 """
 
 
-def of_table(text: str) -> list[list[str]]:
-    """[command line, words of its error, ...] of each command in a table."""
-    lines = re.sub(r"\n +", " | ", text.strip()).splitlines()
-    return [line.split(" | ") for line in lines if line]
-
-
 @pytest.mark.parametrize("case", of_table(LINES), ids=" ".join)
 def test_a_wrong_command_line(case, refuse):
     refuse(*case)
@@ -319,33 +317,6 @@ TOO_LONG = {
 @pytest.mark.parametrize("line", TOO_LONG, ids=lambda line: line[:40])
 def test_a_command_line_of_no_or_of_endless_words(line, refuse):
     refuse(line, TOO_LONG[line])
-
-
-WRONG_VALUES = {
-    "model.dropout=nan": "model.dropout=nan is not in [0, 1)",
-    "model.dropout=1": "model.dropout=1.0 is not in [0, 1)",
-    "model.dropout=10%": "--config.model.dropout=10%: expected float",
-    "model.num_heads=0": "model.num_heads=0 is below 1",
-    "model.norm=": "model.norm='' is not known; valid choices: 'post', 'pre', 'deep'",
-    "model=3": "model is a section of the config. Name a key in it",
-    "train.steps=-5": "train.steps=-5 is below 1",
-    "train.steps=1e3": "--config.train.steps=1e3: expected int",
-    "train.steps=none": "--config.train.steps=none: expected int",
-    "train.peak_learning_rate=inf": "train.peak_learning_rate=inf is not in (0, 3.4e+38)",
-    "train.clip_norm=nan": "train.clip_norm=nan is not in (0, 3.4e+38)",
-    "train.remat=perhaps": "--config.train.remat=perhaps: expected true or false",
-    "data.train=('a',": "--config.data.train=('a',: expected a list, such as a,b or ('a','b')",
-    "data.train=()": "data.train is empty",
-    "data.tgt=en": "data.src='en', data.tgt='en' must be two different suffixes",
-    "mesh.data=0": "mesh.data=0 must be at least 1, or -1",
-    "seed=-1": "seed=-1 is below 0",
-    f"seed={10**30}": "is above 4294967295",
-}
-
-
-@pytest.mark.parametrize("override", WRONG_VALUES)
-def test_a_wrong_value_of_a_key(override, refuse):
-    refuse(f'NEW "--config.{override}"', WRONG_VALUES[override])
 
 
 # Files that hold something else ------------------------------------------------------------------
@@ -381,14 +352,10 @@ def edited(edit: Callable[[bytes], bytes]) -> Change:
     return lambda path: path.write_bytes(edit(path.read_bytes()))
 
 
-def gzipped(edit: Callable[[bytes], bytes]) -> Change:
-    """Puts a compressed file, edited, in the place of a file."""
-
-    def change(path: Path) -> None:
-        path.with_name(f"{path.name}.gz").write_bytes(edit(gzip.compress(path.read_bytes())))
-        path.unlink()
-
-    return change
+def gzipped(path: Path) -> None:
+    """Puts the beginning of a compressed file in the place of a file."""
+    path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes())[:999])
+    path.unlink()
 
 
 def config(section: str, **values: object) -> Change:
@@ -420,10 +387,6 @@ def make(path: Path, change: Change) -> None:
         path.write_bytes(change.encode() if isinstance(change, str) else change)
 
 
-def flipped(whole: bytes) -> bytes:
-    return whole[:-6] + bytes([whole[-6] ^ 1]) + whole[-5:]
-
-
 LATIN_1 = edited(lambda text: text.replace(b"\n", "\nZoë".encode("latin-1"), 1))
 LONGER = edited(lambda text: text + b"Noch eine Zeile .\n")
 HALF = edited(lambda whole: whole[: len(whole) // 2])
@@ -442,21 +405,14 @@ FILES: dict[tuple[str, str], list[tuple]] = {
     ],
     ("corpus/train.en", "NEW"): [
         (LATIN_1, "{file}, line 2: not UTF-8", "iconv -t UTF-8"),
-        ("A dog.".encode("utf-16"), "{file}, line 1: not UTF-8", "iconv -t UTF-8"),
-        (b"\xef\xbb\xbf", "{file} is empty"),
         (b"\n" * 300, "None of 300 pairs has a text of data.src='en'"),
         (edited(gzip.compress), "{file} is compressed by gzip: call it train.en.gz"),
-        (gzipped(lambda whole: whole[:999]), "{file}.gz is not a whole gzip file"),
-        (gzipped(flipped), "{file}.gz is not a whole gzip file: CRC check failed"),
-        (gzipped(lambda _: gzip.compress(b"")), "{file}.gz is empty"),
+        (gzipped, "{file}.gz is not a whole gzip file"),
         (folder, "{file} is a folder; give a regular file"),
         (link_to_itself, "{file}: no such file, nor train.en.gz"),
         (pipe, "{file} is a pipe or a device; give a regular file"),
     ],
     ("preset.py", "NEW"): [
-        ("def get_config(:\n", "{file}, line 1: SyntaxError"),
-        ("\0\1\2", "preset.py", "source code string cannot contain null bytes"),
-        ("", "{file} has no function get_config"),
         (AN_EPIC, "{file}, line 1: ValueError: several lines"),
         ("def get_config():\n    '\\\n'; oops\n", "{file}, line 3: NameError: name 'oops'"),
         ("def get_config():\n    return get_config()\n", "{file}, line 2: RecursionError"),

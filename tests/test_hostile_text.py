@@ -22,18 +22,16 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from tests import tiny_runs as runs
+from tests.decoding.test_lines import Echo
 from transformer_jax.commands import translate as command
 from transformer_jax.config.data import DataConfig, VocabularyConfig
-from transformer_jax.config.decode import DecodeConfig
 from transformer_jax.config.schema import Config
 from transformer_jax.decoding.lines import LineTranslator, line_groups
-from transformer_jax.decoding.translator import Hypothesis
 from transformer_jax.evaluation.bleu import score, to_json
 from transformer_jax.reporting.plots import LONGEST_LABEL, attention_figure, save_figure
 from transformer_jax.runs.metrics import read_metrics
 from transformer_jax.text.corpora import Pair, open_corpus
-from transformer_jax.text.encoded import encode_corpus
-from transformer_jax.text.vocabulary import EOS, UNK, Vocabulary, load_vocabulary
+from transformer_jax.text.vocabulary import Vocabulary, load_vocabulary
 from transformer_jax.text.vocabulary_training import train_vocabulary
 from transformer_jax.use.loading import LoadedModel, load_model
 
@@ -134,7 +132,7 @@ def as_it_is() -> Vocabulary:
     return train_vocabulary(EVERYTHING, config, seed=0)
 
 
-# Corpus, vocabulary, encoded corpus --------------------------------------------------------------
+# Corpus (tests/text/test_vocabulary.py takes any text to subwords and back) -----------------------
 
 
 @checked(60)
@@ -155,56 +153,13 @@ def test_a_file_has_as_many_lines_as_were_written_and_the_same_ones(folder, line
     ]
 
 
-@checked(100)
-@given(texts)
-@example(EVERYTHING)
-def test_a_vocabulary_gives_back_each_line_normalized(vocabulary, as_it_is, lines):
-    for known in (vocabulary, as_it_is):
-        encoded = known.encode_lines(lines)
-        assert [known.decode(ids) for ids in encoded] == [known.normalize(line) for line in lines]
-        assert all(UNK < i < known.size for ids in encoded for i in ids)
-        assert all(known.pieces(ids) for ids in encoded if len(ids))
-    split = [re.split("[ \u2581]+", line) if line.strip() else [] for line in lines]
-    squeezed = [" ".join(filter(None, words)) for words in split]
-    assert [as_it_is.normalize(line) for line in lines] == squeezed
-
-
-@checked(30)
-@given(texts)
-@example(EVERYTHING)
-def test_an_encoded_corpus_holds_every_pair(folder, vocabulary, lines):
-    pairs = list(map(Pair, lines, lines[::-1]))
-    key = str(hash(tuple(lines)))
-    for _ in ("encoded", "from the cache"):
-        encoded = encode_corpus(pairs, vocabulary, folder / "cache", key)
-        assert len(encoded) == len(pairs)
-        for i, pair in enumerate(pairs):
-            assert encoded.src(i).tolist() == [*vocabulary.encode(pair.src), EOS]
-            assert encoded.tgt(i).tolist() == [*vocabulary.encode(pair.tgt), EOS]
-
-
 # Translation -------------------------------------------------------------------------------------
-
-
-class Echo:
-    """A replacement of the search: it returns each sentence's own subwords, and fewer of them."""
-
-    decode = DecodeConfig(max_length=2 * LONG)
-    model = SimpleNamespace(longest=lambda: None, sources=1)
-
-    def __init__(self, answers: int = 1):
-        self.answers = answers
-
-    def translate(self, sentences: list[np.ndarray]) -> list[list[Hypothesis]]:
-        every = range(self.answers)
-        return [
-            [Hypothesis(ids[: len(ids) - n], -1.0 - n, -9.0) for n in every] for ids in sentences
-        ]
 
 
 def translated(given: bytes, vocabulary: Vocabulary, *flags: str, answers: int = 1) -> list[str]:
     """The output lines of `translate` with an echo in place of the search."""
-    loaded = LoadedModel(Config(), vocabulary, Echo(answers), "1")  # type: ignore[arg-type]
+    echo = Echo(max_length=2 * LONG, answers=answers)
+    loaded = LoadedModel(Config(), vocabulary, echo, "1")  # type: ignore[arg-type]
     out = io.TextIOWrapper(io.BytesIO(), "ascii")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(command, "load_model", lambda *_: loaded)

@@ -20,7 +20,7 @@ from transformer_jax.text.vocabulary_training import train_vocabularies
 
 
 class Echo:
-    """A replacement of the search: it returns each sentence's own subwords."""
+    """A replacement of the search: it returns each sentence's own subwords, and fewer of them."""
 
     def __init__(self, max_length: int = 64, answers: int = 1, model: ModelConfig | None = None):
         self.decode = DecodeConfig(max_length=max_length)
@@ -31,7 +31,8 @@ class Echo:
     def translate(self, sentences: list[np.ndarray]) -> list[list[Hypothesis]]:
         self.seen += sentences
         return [
-            [Hypothesis(ids, -float(n + 1), -9.0) for n in range(self.answers)] for ids in sentences
+            [Hypothesis(ids[: len(ids) - n], -1.0 - n, -9.0) for n in range(self.answers)]
+            for ids in sentences
         ]
 
 

@@ -301,15 +301,17 @@ def test_other_limits_and_alphas_compile_nothing_new():
             r"cache\.carried\['code'\] has shape \[3, 4\]; expected \[batch=5, \.\.\.\]",
         ),
         ({"memory_rows": 1}, r"memory\[0\] has shape \[1, 6\]; expected \[batch=5, \.\.\.\]"),
+        ({"counted": jnp.ones((BATCH, 3), bool)}, "penalty needs the decoder's watched weights"),
     ],
 )
 def test_errors_name_the_argument_and_what_is_allowed(change, message):
     arguments = {"beam_size": 4, "size": SIZE, "alpha": 0.6} | change
     cache = HashModel.cache(arguments.pop("cache_rows", BATCH), 4, SIZE)
     cache = cache._replace(written=())
+    unwatched = Stepped(jnp.zeros((BATCH, 4, VOCABULARY)), cache, None)
     memory = (np.zeros((arguments.pop("memory_rows", BATCH), 6)),)
     with pytest.raises(ValueError, match=message):
-        beam_search(lambda *_: None, memory, cache, np.full(BATCH, SIZE), **arguments)
+        beam_search(lambda *_: unwatched, memory, cache, np.full(BATCH, SIZE), **arguments)
 
 
 # The coverage penalty ----------------------------------------------------------------------------
@@ -326,14 +328,3 @@ def test_search_stays_finite_where_source_words_are_never_attended():
     missed = np.array([1, 1, 1, 2, 2])[:, None]
     plain = found.log_probs / ((5 + found.lengths) / 6) ** 0.6
     np.testing.assert_allclose(found.scores, plain + beta * missed * np.log(1e-6), rtol=1e-5)
-
-
-def test_a_coverage_penalty_without_watched_weights_is_refused():
-    cache, limits, counted = Cache((), ()), jnp.full(BATCH, 3), jnp.ones((BATCH, 3), bool)
-    settings = {"beam_size": 2, "size": 3, "alpha": 0.6, "counted": counted}
-
-    def step(now, memory, cache):
-        return Stepped(jnp.zeros((BATCH, 2, VOCABULARY)), cache, None)
-
-    with pytest.raises(ValueError, match="needs the decoder's watched weights"):
-        beam_search(step, (), cache, limits, **settings)

@@ -35,21 +35,25 @@ POSITIONS = pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
 
 
 def translator(positions: str = "sinusoidal", n_best: int = 1, **decode: Any) -> Translator:
-    model = small_model(positions)
+    return translator_of({"positions": positions}, n_best, **decode)
+
+
+def translator_of(changes: dict[str, Any], n_best: int = 2, **decode: Any) -> Translator:
+    """A translator with a model whose source embedding no other part uses."""
+    model = small_model(**changes)
     settings = DecodeConfig(**{**DECODE.__dict__, **decode})
-    mesh = make_mesh(MeshConfig())
-    return Translator(model, params(positions), settings, mesh, n_best)
+    return Translator(model, params(**changes), settings, make_mesh(MeshConfig()), n_best)
 
 
 @functools.cache
-def params(positions: str) -> Any:
+def params(**changes: Any) -> Any:
     """Parameters whose translations differ, and end at different lengths, some at their limit."""
-    return random_params(small_model(positions), seed=1)
+    return random_params(small_model(**changes), seed=1)
 
 
-def small_model(positions: str) -> EncoderDecoder:
-    changes = {"norm": "pre", "tie_embeddings": False, "max_positions": LONGEST + 2}
-    return tiny_model(positions=positions, num_layers=1, **changes)
+def small_model(**changes: Any) -> EncoderDecoder:
+    fixed = {"norm": "pre", "tie_embeddings": False, "max_positions": LONGEST + 2, "num_layers": 1}
+    return tiny_model(**fixed, **changes)
 
 
 def sentences() -> list[np.ndarray]:
@@ -192,14 +196,19 @@ def test_sinusoidal_positions_have_no_limit():
 def test_groups_and_their_diversity_reach_the_search():
     """Four groups of one beam: without diversity all are the same greedy search."""
 
-    def found(diversity: float) -> list[list[Hypothesis]]:
+    def found(diversity: float, n_best: int = 4) -> list[list[Hypothesis]]:
         asked = {"beam_size": 4, "groups": 4, "diversity": diversity}
-        return translator(n_best=4, **asked).translate(sentences())
+        return translator(n_best=n_best, **asked).translate(sentences())
 
     for hypotheses in found(0.0):
         assert len({tuple(one.ids) for one in hypotheses}) == 1
-    for hypotheses in found(100.0):
+    diverse = found(100.0)
+    for hypotheses in diverse:
         assert len({one.ids[0] for one in hypotheses}) > 1
+        scores = [one.score for one in hypotheses]
+        assert scores == sorted(scores, reverse=True), "the best of all groups comes first"
+    for hypotheses, (best, *_) in zip(found(100.0, n_best=1), diverse, strict=True):
+        assert_same(hypotheses, [best])
 
 
 # Samples -----------------------------------------------------------------------------------------
@@ -265,13 +274,6 @@ def test_the_settings_of_sampling_reach_it():
 RECURRENT = {"encoder": "recurrent", "decoder": "recurrent"}
 
 
-def other_translator(changes: dict[str, Any], **decode: Any) -> Translator:
-    """A translator with a model whose source embedding no other part uses."""
-    model = tiny_model(**{"num_layers": 1, "norm": "pre", "tie_embeddings": False, **changes})
-    settings = DecodeConfig(**{**DECODE.__dict__, **decode})
-    return Translator(model, random_params(model, seed=1), settings, make_mesh(MeshConfig()), 2)
-
-
 @functools.partial(jax.jit, static_argnums=0)
 def watched(model: Any, params: Any, source: Packed, target: Packed) -> Any:
     """Weights over the source when each target subword is chosen: [row, place, source place]."""
@@ -285,7 +287,7 @@ def watched(model: Any, params: Any, source: Packed, target: Packed) -> Any:
 def test_a_score_with_coverage_is_what_the_weights_give_when_forced(changes):
     """Rows are reused, and the source's EOS and padding do not count."""
     beta = 0.4
-    t = other_translator(changes, coverage_penalty=beta)
+    t = translator_of(changes, coverage_penalty=beta)
     sources = sentences()
     penalties = []
     for source, hypotheses in zip(sources, t.translate(sources), strict=True):
@@ -302,7 +304,7 @@ def test_a_score_with_coverage_is_what_the_weights_give_when_forced(changes):
 @pytest.mark.parametrize("changes", [{"attention_memory": "coverage"}, RECURRENT], ids=str)
 def test_nan_of_a_row_s_last_sentence_does_not_reach_the_next(changes):
     """A source word whose vector is NaN leaves its row's cache and carried states NaN."""
-    t = other_translator(changes, tokens_per_batch=2 * 2 * 16)
+    t = translator_of(changes, tokens_per_batch=2 * 2 * 16)
     poison = 40
     draw = np.random.default_rng(7)
     clean = [np.append(draw.integers(4, poison, 5), EOS) for _ in range(12)]
@@ -324,11 +326,11 @@ def test_the_type_of_search_is_a_model_of_that_type_and_by_default_the_models(dt
     other = {"float32": "bfloat16", "bfloat16": "float32"}[dtype]
     models = [
         small.clone(config=dataclasses.replace(small.config, dtype=name))
-        for small in [small_model("sinusoidal")]
+        for small in [small_model()]
         for name in (other, dtype)
     ]
-    given = Translator(models[0], params("sinusoidal"), settings, mesh)
-    same = Translator(models[1], params("sinusoidal"), DECODE, mesh)
+    given = Translator(models[0], params(), settings, mesh)
+    same = Translator(models[1], params(), DECODE, mesh)
     assert str(given.prepared.dtype) == dtype
     for got, want in zip(given.translate(sentences()), same.translate(sentences()), strict=True):
         assert_same(got, want)

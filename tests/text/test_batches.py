@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.text.test_encoded import Characters, in_memory
+from tests.fixtures.encoded import in_memory, pairs_in, pairs_of
+from tests.text.test_encoded import Characters
 from transformer_jax.text.batches import (
     Batch,
     TrainSource,
@@ -49,24 +50,7 @@ def corpus(lengths: list[tuple[int, int]]) -> EncodedPairs:
 RANDOM = np.random.default_rng(0)
 ENCODED = corpus(RANDOM.integers(1, 20, (200, 2)).tolist())
 PLAN = plan_rows(ENCODED.src_lengths(), ENCODED.tgt_lengths(), SRC_ROW, TGT_ROW, seed=0)
-KEPT = Counter(
-    (tuple(ENCODED.src(i).tolist()), tuple(ENCODED.tgt(i).tolist())) for i in PLAN.pair_order
-)
-
-
-def pairs_in(batch: Batch) -> Counter:
-    """The sentence pairs of a batch, put together again from ids, segments and positions."""
-    found: Counter = Counter()
-    for row in range(len(batch.src.ids)):
-        assert set(batch.src.segments[row]) - {0} == set(batch.tgt.segments[row]) - {0}
-        for segment in set(batch.src.segments[row]) - {0}:
-            pair = []
-            for ids, segments, positions in batch[:2]:
-                here = segments[row] == segment
-                assert positions[row][here].tolist() == list(range(here.sum()))
-                pair.append(tuple(ids[row][here].tolist()))
-            found[tuple(pair)] += 1
-    return found
+KEPT = pairs_of(ENCODED, PLAN.pair_order)
 
 
 def same(one: Batch, two: Batch) -> bool:
@@ -109,7 +93,7 @@ def test_every_epoch_holds_every_pair_once_in_an_order_of_its_own(rows):
     of_epochs = [slice(n * len(PLAN), (n + 1) * len(PLAN)) for n in range(epochs)]
     parts = [stream.map(lambda x, own=own: x[own]) for own in of_epochs]
     for part in parts:
-        assert pairs_in(part) == KEPT
+        assert pairs_in([part]) == KEPT
     assert not any(same(one, two) for one, two in itertools.combinations(parts, 2))
 
 
@@ -124,16 +108,17 @@ def test_the_order_of_an_epoch_is_the_same_on_every_machine():
 def test_an_iterator_started_at_n_goes_on_where_another_stopped(start):
     source = TrainSource(ENCODED, PLAN, 16, seed=0)
     for begin in (max(start - 3, 0), start):
-        batches = train_batches(ENCODED, PLAN, 16, seed=0, start_batch=begin)
+        batches = train_batches(source, start_batch=begin)
         for number in range(begin, start + 4):
             assert same(next(batches), source[number])
         batches.close()
 
 
 def test_processes_share_the_rows_of_every_batch():
-    whole = train_batches(ENCODED, PLAN, 12, seed=0, start_batch=3)
+    whole = train_batches(TrainSource(ENCODED, PLAN, 12, seed=0), start_batch=3)
     rows = [np.arange(5), np.array([5, 7, 9]), np.array([6, 8, 10, 11])]
-    shares = [train_batches(ENCODED, PLAN, 12, seed=0, start_batch=3, own_rows=own) for own in rows]
+    sources = [TrainSource(ENCODED, PLAN, 12, seed=0, own_rows=own) for own in rows]
+    shares = [train_batches(source, start_batch=3) for source in sources]
     for _ in range(5):
         batch = next(whole)
         for own, share in zip(rows, shares, strict=True):
@@ -151,8 +136,8 @@ from transformer_jax.text.batches import train_batches
 
 if __name__ == "__main__":
     given, made = map(Path, sys.argv[1:])
-    encoded, plan = pickle.loads(given.read_bytes())
-    batches = train_batches(encoded, plan, 8, seed=0, start_batch=4, num_workers=2)
+    source = pickle.loads(given.read_bytes())
+    batches = train_batches(source, start_batch=4, num_workers=2)
     with contextlib.closing(batches):
         held = [next(batches) for _ in range(5)]  # until the process ends
         made.write_bytes(pickle.dumps(held))
@@ -164,12 +149,12 @@ if __name__ == "__main__":
 def test_worker_processes_make_the_same_batches_and_end_with_the_run(tmp_path):
     script, given, made = (tmp_path / name for name in ("run.py", "given", "made"))
     script.write_text(WORKERS_SCRIPT)
-    given.write_bytes(pickle.dumps((ENCODED, PLAN)))
+    source = TrainSource(ENCODED, PLAN, 8, seed=0)
+    given.write_bytes(pickle.dumps(source))
     command = [sys.executable, script, given, made]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     run = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
     assert (run.returncode, run.stdout, run.stderr) == (3, "", "")
-    source = TrainSource(ENCODED, PLAN, 8, seed=0)
     for number, batch in enumerate(pickle.loads(made.read_bytes()), start=4):
         assert same(batch, source[number])
 
@@ -186,7 +171,7 @@ def test_workers_map_the_corpus_themselves(tmp_path):
 
 def test_close_ends_the_thread():
     before = threading.active_count()
-    batches = train_batches(ENCODED, PLAN, 8, seed=0)
+    batches = train_batches(TrainSource(ENCODED, PLAN, 8, seed=0))
     next(batches)
     assert threading.active_count() > before
     batches.close()
@@ -197,7 +182,7 @@ def test_close_ends_the_thread():
 
 
 def test_a_batch_may_be_changed_by_its_owner():
-    batches = train_batches(ENCODED, PLAN, 8, seed=0)
+    batches = train_batches(TrainSource(ENCODED, PLAN, 8, seed=0))
     batch = next(batches)
     batch.src.ids[:] = 0
     batches.close()

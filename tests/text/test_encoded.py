@@ -4,7 +4,6 @@ import concurrent.futures
 import json
 import pickle
 import zlib
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -49,13 +48,6 @@ def check(got: EncodedPairs, pairs=PAIRS, size: int = 5_000) -> None:
         assert (got.src(i).tolist(), got.tgt(i).tolist()) == (want(src, size), want(tgt, size))
     assert got.src_lengths().tolist() == [len(src) + 1 for src, _ in pairs]
     assert got.tgt_lengths().tolist() == [len(tgt) + 1 for _, tgt in pairs]
-
-
-def in_memory(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> EncodedPairs:
-    """Pairs in memory, from the subwords of each side."""
-    sides = ([np.array(ids) for ids in side] for side in (sources, targets))
-    arrays = ((np.concatenate(x), np.cumsum([0, *map(len, x)])) for x in sides)
-    return EncodedPairs(*(array for of_side in arrays for array in of_side))
 
 
 def files_of(cache: Path) -> dict[str, Path]:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tests import tiny_runs as runs
-from tests.fixtures.encoded import encode_pairs
+from tests.fixtures.encoded import encode_pairs, rows_of
 from transformer_jax.config.data import VocabularyConfig
 from transformer_jax.errors import DataError
-from transformer_jax.text.batches import TrainSource
+from transformer_jax.text.batches import TrainSource, packed_batch
 from transformer_jax.text.built_in_corpus import built_in_pairs
 from transformer_jax.text.corpora import open_corpus
 from transformer_jax.text.encoded import EncodedLinks
@@ -63,31 +63,24 @@ def test_a_packed_batch_has_the_bits_of_its_pairs_links():
     encoded = dataclasses.replace(ENCODED, links=LINKS)
     lengths = encoded.src_lengths(), encoded.tgt_lengths()
     plan = plan_rows(*lengths, 70, 65, seed=0)  # three numbers of 32 bits, the last not full
+    rows = rows_of(plan)
+    batch = packed_batch(encoded, plan, np.arange(len(rows)))
+    assert batch.links.shape == (len(rows), 65, 3) and batch.links.dtype == np.uint32
+    places = np.arange(70)
+    for bits, pairs in zip(batch.links, rows, strict=True):
+        want = np.zeros((65, 70), bool)
+        src_begin = tgt_begin = 0
+        for pair in pairs:
+            for m, n in links_of(LINKS, pair):
+                want[tgt_begin + n, src_begin + m] = True
+            src_begin += len(encoded.src(pair))
+            tgt_begin += len(encoded.tgt(pair))
+        got = (bits[:, places // 32] >> (places % 32).astype("u4")) & 1
+        np.testing.assert_array_equal(got.astype(bool), want)
     source = TrainSource(encoded, plan, 5, seed=0)
-    found = 0
-    for number in range(3):
-        batch = source[number]
-        bits = batch.links
-        assert bits.shape == (5, 65, 3) and bits.dtype == np.uint32
-        for row in range(5):
-            want = np.zeros((65, 70), bool)
-            for segment in range(1, batch.src.segments[row].max() + 1):
-                src = np.flatnonzero(batch.src.segments[row] == segment)
-                tgt = np.flatnonzero(batch.tgt.segments[row] == segment)
-                [pair] = [
-                    n
-                    for n in range(len(PAIRS))
-                    if encoded.src(n).tolist() == batch.src.ids[row, src].tolist()
-                    and encoded.tgt(n).tolist() == batch.tgt.ids[row, tgt].tolist()
-                ]
-                for m, n in links_of(LINKS, pair):
-                    want[tgt[n], src[m]] = True
-            got = (bits[row][:, np.arange(70) // 32] >> (np.arange(70) % 32).astype("u4")) & 1
-            np.testing.assert_array_equal(got.astype(bool), want)
-            found += want.sum()
-        again = pickle.loads(pickle.dumps(source))[number]
-        np.testing.assert_array_equal(again.links, bits)
-    assert found > 100
+    again = pickle.loads(pickle.dumps(source))[0]
+    np.testing.assert_array_equal(again.links, source[0].links)
+    assert again.links.any()
 
 
 def test_only_the_first_pairs_keep_their_links():

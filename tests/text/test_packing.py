@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fixtures.encoded import rows_of
 from transformer_jax.errors import DataError
 from transformer_jax.text.packing import (
     RowPlan,
@@ -23,14 +24,6 @@ def lognormal_lengths(pairs: int, mean: float = 28) -> tuple[np.ndarray, np.ndar
     src = draw.lognormal(np.log(mean) - 0.18, 0.6, pairs)
     tgt = src * draw.lognormal(0, 0.25, pairs)
     return np.clip(src.round(), 2, 256).astype(int), np.clip(tgt.round(), 2, 256).astype(int)
-
-
-def rows_of(plan: RowPlan) -> list[list[int]]:
-    """The pairs of each row."""
-    return [
-        plan.pair_order[start:end].tolist()
-        for start, end in zip(plan.row_starts[:-1], plan.row_starts[1:], strict=True)
-    ]
 
 
 def check(plan: RowPlan, src: np.ndarray, tgt: np.ndarray, kept: list[int]) -> None:

@@ -10,6 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.fixtures.encoded import rows_of
+from tests.fixtures.tiny import lay_out
 from tests.text.test_encoded import Characters
 from transformer_jax.config.data import DataConfig
 from transformer_jax.errors import DataError
@@ -83,15 +85,9 @@ def test_in_packed_rows_positions_begin_again_in_each_source_sentence(tmp_path):
     plan = plan_rows(encoded.src_lengths(), encoded.tgt_lengths(), 64, 32, seed=0)
     batch = packed_batch(encoded, plan, np.arange(len(plan)))
     assert plan.empty == 1, "the pair without a source"
-    for side, texts in ((batch.src, PAIRS), (batch.tgt, None)):
-        for row in range(len(side.ids)):
-            for segment in range(1, side.segments[row].max() + 1):
-                own = side.segments[row] == segment
-                text = spelled(side.ids[row][own])
-                sentences = [sentence + "." for sentence in text.split(".")[:-1]]
-                assert len(sentences) == (2 if texts else 1)
-                want = [n for sentence in sentences for n in range(len(sentence))]
-                assert side.positions[row][own].tolist() == want
+    pairs = [(encoded.src(i), encoded.tgt(i)) for i in range(len(PAIRS))]
+    want = lay_out(pairs, rows_of(plan), 64, 32)
+    jax.tree.map(np.testing.assert_array_equal, batch, want)
     assert spelled(batch.src.ids[batch.src.segments != 0]).count(".") == 6
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import requests
 
+from tests.fixtures.errors import refused
 from tests.text.tfds_fixture import serve_as_wmt, write_wmt14_archives, write_wmt14_like
 from transformer_jax.config.data import DataConfig
 from transformer_jax.errors import DataError
@@ -174,11 +175,8 @@ def test_the_fingerprint_of_a_large_split_reads_a_sample_and_the_size(
     ],
 )
 def test_mistakes_are_one_line_that_says_where(folder, changes, want):
-    with pytest.raises(DataError) as error:
+    with refused(DataError, *want):
         open_corpus(config(folder, **changes)).split("train")
-    message = str(error.value)
-    assert all(part in message for part in want), message
-    assert "\n" not in message
 
 
 def test_a_folder_may_be_under_home(folder, monkeypatch):
@@ -203,9 +201,8 @@ def test_damaged_shards_are_named(tmp_path, damage):
     if damage in kept:
         shard.write_bytes(kept[damage])
     corpus = open_corpus(config(tmp_path))
-    with pytest.raises(DataError, match=f"^{shard.parent} is damaged .*prepare --config") as error:
+    with refused(DataError, f"{shard.parent} is damaged ", "prepare --config"):
         corpus.split("train")
-    assert "\n" not in str(error.value)
     assert len(corpus.split("test")) == 1
 
 
@@ -238,6 +235,7 @@ from pathlib import Path
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 from tensorflow_datasets.core import shuffle
 shuffle.MAX_MEM_BUFFER_SIZE = 100  # bytes: the sorting goes to disk, as the real data's does
+from tests.fixtures.errors import refused
 from tests.text.tfds_fixture import serve_as_wmt
 from transformer_jax.config.data import DataConfig
 from transformer_jax.text.tfds_corpus import prepare

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tests import tiny_runs as runs
+from tests.fixtures.encoded import in_memory, pairs_in, pairs_of
 from tests.fixtures.keys import other_value
 from tests.fixtures.tiny import tiny_model
-from tests.text.test_encoded import in_memory
 from transformer_jax.config.changes import of_other_direction
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import KEYS
@@ -38,21 +38,6 @@ def corpus(tmp_path) -> Path:
     return Path(shutil.copytree(runs.tiny_corpus(), tmp_path / "corpus"))
 
 
-def pairs_in(batches) -> list[tuple[list[int], list[int]]]:
-    """The sentence pairs of some batches, sorted."""
-    found = []
-    for batch in batches:
-        for r in range(len(batch.src.ids)):
-            for segment in range(1, batch.tgt.segments[r].max() + 1):
-                src, tgt = (side.ids[r][side.segments[r] == segment].tolist() for side in batch[:2])
-                found.append((src, tgt))
-    return sorted(found)
-
-
-def pairs_of(encoded) -> list[tuple[list[int], list[int]]]:
-    return sorted((encoded.src(i).tolist(), encoded.tgt(i).tolist()) for i in range(len(encoded)))
-
-
 def test_loading_writes_nothing_into_the_run_s_folder(tmp_path):
     load(tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -66,7 +51,7 @@ def test_the_other_direction_has_the_same_pairs_with_their_sides_exchanged(tmp_p
     for split in ("train", "valid"):
         pairs, swapped = (found.corpus.split(split) for found in (one, other))
         assert [(pair.tgt, pair.src) for pair in pairs] == [tuple(pair) for pair in swapped]
-    assert pairs_of(other.valid) == sorted((tgt, src) for src, tgt in pairs_of(one.valid))
+    assert {(src, tgt) for tgt, src in pairs_of(other.valid)} == {*pairs_of(one.valid)}
     assert other.shape.lengths == one.shape.lengths[::-1]
     assert other.valid_shape.lengths == one.valid_shape.lengths[::-1]
     for plan, swapped in ((one.plan, other.plan), (one.valid_plan, other.valid_plan)):
@@ -128,7 +113,7 @@ def test_what_is_cut_off_for_validation_is_not_trained_on(corpus, tmp_path, capl
     whole = pairs_of(found.train) + pairs_of(found.valid)
     pairs = [(p.src, p.tgt) for name in ("train", "valid") for p in found.corpus.split(name)]
     lines = [runs.read_lines(corpus / f"train.{suffix}") for suffix in ("en", "de")]
-    assert sorted(pairs) == sorted(zip(*lines, strict=True)) and len(whole) == 300
+    assert sorted(pairs) == sorted(zip(*lines, strict=True)) and whole.total() == 300
 
 
 def test_long_validation_pairs_lengthen_the_rows_and_none_is_left_out(corpus, tmp_path):
@@ -156,7 +141,7 @@ def test_a_validation_pair_exactly_at_the_length_limit_is_kept(corpus, tmp_path,
         found = load(tmp_path / "run", data__path=str(corpus))
     assert found.valid_shape[:3] == (found.shape.rows, limit, limit)
     batches = found.valid_batches(np.arange(found.valid_shape.rows))
-    kept = [(len(src), len(tgt)) for src, tgt in pairs_in(batches)]
+    kept = [(len(src), len(tgt)) for src, tgt in pairs_in(batches).elements()]
     assert sorted(kept) == sorted(lengths[:3])
     assert f"leaves out 2 pairs with more than {limit} subwords" in caplog.text
 

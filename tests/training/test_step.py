@@ -277,31 +277,32 @@ def test_recomputing_activations_computes_a_recurrent_decoder_s_products_again()
     assert again > plain
 
 
+def compiled(remat, meanwhile=None):
+    config = Config(model=tiny_model(num_layers=1).config, train=TrainConfig(remat=remat))
+    parts = config.model, config.train, make_mesh(config.mesh), VOCABULARY
+    return compile_program(*parts, BatchShape(1, 8, 8), meanwhile)
+
+
 @pytest.mark.slow("compiles two large steps")
 @pytest.mark.parametrize("remat", [False, True])
 def test_the_run_s_program_recomputes_where_the_config_says_so(remat):
-    config = Config(model=tiny_model(num_layers=1).config, train=TrainConfig(remat=remat))
-    program = compile_program(
-        config.model, config.train, make_mesh(config.mesh), VOCABULARY, BatchShape(1, 8, 8)
-    )
+    program = compiled(remat)
     assert program.model.remat == remat
     given = jax.tree.leaves((program.state, BatchShape(1, 8, 8).abstract()))
     arguments = sum(x.size * x.dtype.itemsize for x in given)
     assert program.memory_bytes > 1.1 * arguments, "and what the step holds beside them"
 
 
-def test_work_beside_the_compilation_ends_before_the_program_is_there():
-    config = Config(model=tiny_model(num_layers=1).config)
+def test_work_beside_the_compilation_is_in_a_thread_and_its_error_is_raised():
     threads = []
 
-    def compiled(meanwhile):
-        parts = config.model, config.train, make_mesh(config.mesh), VOCABULARY
-        return compile_program(*parts, BatchShape(1, 8, 8), meanwhile)
+    def fails():
+        threads.append(threading.current_thread())
+        raise ZeroDivisionError
 
-    compiled(lambda: threads.append(threading.current_thread()))
-    assert len(threads) == 1 and threads[0] is not threading.main_thread()
     with pytest.raises(ZeroDivisionError):
-        compiled(lambda: 1 // 0)
+        compiled(False, fails)
+    assert len(threads) == 1 and threads[0] is not threading.main_thread()
 
 
 def test_a_block_of_logits_is_the_config_s_or_the_platform_s():

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests import tiny_runs as runs
-from tests.training.test_resume import assert_same_run
+from tests.training.test_resume import assert_same_run, wait_until
 from transformer_jax.decoding.lines import LineTranslator
 from transformer_jax.runs.checkpoints import score_of
 
@@ -20,14 +20,6 @@ pytestmark = pytest.mark.slow("each test trains in a process of its own and kill
 
 ROOT = Path(__file__).parents[2]
 LONG = 100_000  # steps of a run that is never to end by itself
-
-
-def wait_until(happened, process) -> None:
-    deadline = time.monotonic() + 300
-    while not happened():
-        assert process.is_alive() if hasattr(process, "is_alive") else process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def steps_of(workdir: Path) -> list[int]:

@@ -36,8 +36,8 @@ def test_loss_accuracy_and_score_are_of_every_pair_once():
     )
     mesh = make_mesh(MeshConfig())
     loss = make_loss_fn(model, 0.0)
-    eval_step = jax.jit(lambda params, batch: loss(params, batch, None, None))
-    program = SimpleNamespace(model=model, mesh=mesh, eval_step=eval_step)
+    evaluate = jax.jit(lambda params, batch: loss(params, batch, None, None))
+    program = SimpleNamespace(mesh=mesh, evaluate=evaluate)
 
     nats = 0.0
     right = 0

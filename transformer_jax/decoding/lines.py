@@ -178,12 +178,18 @@ def line_groups(stream: io.BufferedIOBase, size: int = GROUP_LINES) -> Iterator[
                 waiting.append(b"".join(begun))
         group = waiting[:size]
         waiting = waiting[size:]
-        lines, wrong = _decode(group, number)
+        lines = list[str]()
+        for line in group:
+            number += 1
+            try:
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                if lines:
+                    yield lines
+                raise _not_utf8(number, error) from None
+            lines.append(text.removesuffix("\r"))
         if lines:
             yield lines
-        if wrong is not None:
-            raise wrong
-        number += len(group)
 
 
 def line_parts(stream: io.BufferedIOBase) -> Iterator[tuple[str, bool]]:
@@ -218,22 +224,6 @@ def _is_quiet(stream: io.BufferedIOBase) -> bool:
         return not select.select([stream.fileno()], [], [], GATHER_SECONDS)[0]
     except io.UnsupportedOperation:  # a stream in memory is complete
         return False
-
-
-def _decode(lines: Sequence[bytes], number: int) -> tuple[list[str], DataError | None]:
-    """The lines as text, up to the first that is not UTF-8, and the error that names it.
-
-    `number` lines came before these.
-    """
-    texts: list[str] = []
-    for line in lines:
-        number += 1
-        try:
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            return texts, _not_utf8(number, error)
-        texts.append(text.removesuffix("\r"))
-    return texts, None
 
 
 def _not_utf8(number: int, error: UnicodeDecodeError) -> DataError:

@@ -6,7 +6,8 @@ Dimension key
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -46,20 +47,14 @@ def forced_scores(
       targets: the subwords of each translation, likewise.
     """
     decode = translator.decode
-    found = [Forced(math.nan, math.nan, 0)] * len(sources)
-    longest = translator.model.longest()
-    for rows, src_length, tgt_length, numbers in _groups(sources, targets, longest):
-        sides = _sides(sources, targets, rows, (src_length, tgt_length), numbers)
-        with placed(translator.mesh, translator.model):
-            sums_B, coverage_B = _forced(translator.model, translator.params, *sides)
-        for row, number in enumerate(numbers):
-            length = len(targets[number])
-            log_prob = float(sums_B[row])
-            divisor = divisors(decode.penalty, jnp.float32(length), decode.length_penalty)
-            score = log_prob / float(divisor)
-            if translator.model.watch:
-                score += decode.coverage_penalty * float(coverage_B[row])
-            found[number] = Forced(score, log_prob, length)
+    found = []
+    numbers = _of_pairs(_forced, translator, sources, targets)
+    for (log_prob, coverage), length in zip(numbers, map(len, targets), strict=True):
+        divisor = divisors(decode.penalty, jnp.float32(length), decode.length_penalty)
+        score = float(log_prob) / float(divisor)
+        if translator.model.watch:
+            score += decode.coverage_penalty * float(coverage)
+        found.append(Forced(score, float(log_prob), length))
     return found
 
 
@@ -76,43 +71,40 @@ def forced_logits(
     Returns:
       float32 `[tgt_len, vocabulary]` for each pair; row l predicts subword l.
     """
-    found = [np.zeros((0, 0), np.float32)] * len(sources)
-    longest = translator.model.longest()
-    for rows, src_length, tgt_length, numbers in _groups(sources, targets, longest):
-        sides = _sides(sources, targets, rows, (src_length, tgt_length), numbers)
-        with placed(translator.mesh, translator.model):
-            logits_BLV, _ = _logits_and_watched(translator.model, translator.params, *sides)
-        of_pairs = np.asarray(logits_BLV, np.float32)
-        for row, number in enumerate(numbers):
-            found[number] = of_pairs[row, : len(targets[number])]
-    return found
-
-
-def _sides(
-    sources: Sequence[np.ndarray],
-    targets: Sequence[np.ndarray],
-    rows: int,
-    lengths: tuple[int, int],
-    numbers: Sequence[int],
-) -> list[Packed]:
+    found = _of_pairs(_logits_and_watched, translator, sources, targets)
     return [
-        packed_sentences([side[i] for i in numbers], rows, length)
-        for side, length in zip((sources, targets), lengths, strict=True)
+        np.asarray(logits_LV[: len(target)], np.float32)
+        for (logits_LV, _), target in zip(found, targets, strict=True)
     ]
 
 
-def _groups(
-    sources: Sequence[np.ndarray], targets: Sequence[np.ndarray], longest: int | None
-) -> Iterator[tuple[int, int, int, list[int]]]:
-    """(rows, source length, target length, numbers of pairs); few shapes, so few compilations."""
-    shapes: dict[tuple[int, int], list[int]] = {}
+def _of_pairs(
+    compute: Callable[[Predictor, Params, Packed, Packed], Any],
+    translator: Translator,
+    sources: Sequence[np.ndarray],
+    targets: Sequence[np.ndarray],
+) -> list[Any]:
+    """Each pair's entries of the arrays [B, ...] that `compute` returns, in the order of pairs."""
+    found: list[Any] = [None] * len(sources)
+    groups: dict[tuple[int, int], list[int]] = {}  # by row lengths: few, so few compilations
+    longest = translator.model.longest()
     for number, pair in enumerate(zip(sources, targets, strict=True)):
         src_length, tgt_length = (_row_length(len(ids), longest) for ids in pair)
-        shapes.setdefault((src_length, tgt_length), []).append(number)
-    for (src_length, tgt_length), numbers in shapes.items():
-        rows = max(1, POSITIONS // max(src_length, tgt_length))
-        for start in range(0, len(numbers), rows):
-            yield rows, src_length, tgt_length, numbers[start : start + rows]
+        groups.setdefault((src_length, tgt_length), []).append(number)
+    for lengths, group in groups.items():
+        rows = max(1, POSITIONS // max(lengths))
+        for start in range(0, len(group), rows):
+            numbers = group[start : start + rows]
+            source, target = (
+                packed_sentences([side[i] for i in numbers], rows, length)
+                for side, length in zip((sources, targets), lengths, strict=True)
+            )
+            with placed(translator.mesh, translator.model):
+                arrays = compute(translator.model, translator.params, source, target)
+            arrays = jax.device_get(arrays)
+            for row, number in enumerate(numbers):
+                found[number] = jax.tree.map(operator.itemgetter(row), arrays)
+    return found
 
 
 def _row_length(length: int, longest: int | None) -> int:

@@ -268,12 +268,12 @@ def _extended(group: Group, state: SearchState, rules: Rules, penalty_BV: Array 
     return Chosen(ids_BK, parents_BK, log_probs_BK, pool)
 
 
-def _best(sums_BA: Array, avoided_BA: Array | None, k: int) -> tuple[Array, Array]:
-    """The sums of the k highest-ranked continuations, and their indices `[batch, k]`."""
-    if avoided_BA is None:
-        return top_k(sums_BA, k)
-    _, index_BK = top_k(sums_BA - avoided_BA, k)
-    return jnp.take_along_axis(sums_BA, index_BK, axis=1), index_BK
+def _best(x: Array, avoided: Array | None, k: int) -> tuple[Array, Array]:
+    """The values of the k entries with the largest x - avoided, and their indices `[..., k]`."""
+    if avoided is None:
+        return top_k(x, k)
+    _, index = top_k(x - avoided, k)
+    return jnp.take_along_axis(x, index, axis=-1), index
 
 
 def _candidates(
@@ -291,11 +291,8 @@ def _candidates(
     # the K best. Logits have the order of log probabilities, so no full log-softmax is needed.
     allowed_BKV = without_excluded(rules.exclusions, logits_BKV, group.sequences_BKT, position_B)
     count = min(beams + (beams > 1), vocabulary)
-    if penalty_BV is None:
-        logits_BKC, ids_BKC = top_k(allowed_BKV, count)
-    else:
-        _, ids_BKC = top_k(allowed_BKV - penalty_BV[:, None], count)
-        logits_BKC = jnp.take_along_axis(allowed_BKV, ids_BKC, axis=2)
+    avoided_BKV = None if penalty_BV is None else penalty_BV[:, None]
+    logits_BKC, ids_BKC = _best(allowed_BKV, avoided_BKV, count)
     first_is_highest = allowed_BKV is logits_BKV and penalty_BV is None
     highest_BK1 = logits_BKC[..., :1] if first_is_highest else logits_BKV.max(-1, keepdims=True)
     total_BK1 = highest_BK1 + jnp.log(jnp.exp(logits_BKV - highest_BK1).sum(-1, keepdims=True))

@@ -14,7 +14,7 @@ Dimension key
 """
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -171,8 +171,7 @@ class Interpreter:
         self.read = 0
         self.written = 0
         self.has_ended = False
-        with placed(self.shape.mesh, self.model):
-            self.sentence = begin(self.model, self.shape, self.translator.params)
+        self.sentence = self._run(begin)
 
     def feed(self, ids: Sequence[int] | np.ndarray, is_end: bool) -> Iterator[int]:
         """Yields the subwords that can follow these source subwords, without EOS.
@@ -190,37 +189,24 @@ class Interpreter:
             self._read(EOS)
             yield from self._write_until(self.shape.sizes.length, self.read + self.extra)
 
+    def _run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Calls `begin`, `read` or `write` on the mesh."""
+        with placed(self.shape.mesh, self.model):
+            return function(self.model, self.shape, self.translator.params, *arguments)
+
     def _read(self, subword: int) -> None:
         if self.has_ended:
             return
-        position = np.int32(self.read)
-        translator = self.translator
-        with placed(self.shape.mesh, self.model):
-            self.sentence = read(
-                self.model,
-                self.shape,
-                translator.params,
-                self.sentence,
-                np.int32(subword),
-                position,
-            )
+        self.sentence = self._run(read, self.sentence, np.int32(subword), np.int32(self.read))
         self.read += 1
 
     def _write_until(self, count: int, limit: int) -> Iterator[int]:
         """Yields subwords until `count` are generated, or until EOS; `limit` as for `write`."""
-        translator = self.translator
-        limit = min(limit, self.shape.sizes.length)
+        most = np.int32(min(limit, self.shape.sizes.length))
         while self.written < count and not self.has_ended:
-            with placed(self.shape.mesh, self.model):
-                self.sentence, found = write(
-                    self.model,
-                    self.shape,
-                    translator.params,
-                    translator.prepared,
-                    self.sentence,
-                    np.int32(limit),
-                )
-            self.written = self.written + 1
+            prepared = self.translator.prepared
+            self.sentence, found = self._run(write, prepared, self.sentence, most)
+            self.written += 1
             subword = int(found)
             if subword == EOS:
                 self.has_ended = True

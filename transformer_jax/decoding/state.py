@@ -93,13 +93,6 @@ def empty_search(
         ids_BK=jnp.full(slots, BOS, jnp.int32),
         ancestors_BKT=jnp.zeros((*slots, size), jnp.int32),
     )
-    nothing_BN = jnp.full((batch, n_best), -jnp.inf, jnp.float32)
-    pool = SearchResult(
-        ids=jnp.full((batch, n_best, size), PAD, jnp.int32),
-        lengths=jnp.zeros((batch, n_best), jnp.int32),
-        log_probs=nothing_BN,
-        scores=nothing_BN,
-    )
     return SearchState(
         now=now,
         log_probs_BK=jnp.full(slots, -jnp.inf, jnp.float32),
@@ -109,8 +102,18 @@ def empty_search(
         coverage=None,
         sample_seed_B=None,
         limits_B=jnp.zeros(batch, jnp.int32),
-        pool=pool,
+        pool=_no_hypotheses(batch, n_best, size),
         steps=jnp.int32(0),
+    )
+
+
+def _no_hypotheses(batch: int, n_best: int, size: int) -> SearchResult:
+    nothing_BN = jnp.full((batch, n_best), -jnp.inf, jnp.float32)
+    return SearchResult(
+        ids=jnp.full((batch, n_best, size), PAD, jnp.int32),
+        lengths=jnp.zeros((batch, n_best), jnp.int32),
+        log_probs=nothing_BN,
+        scores=nothing_BN,
     )
 
 
@@ -136,6 +139,7 @@ def start_sentences(
       groups: number of beam groups. Each group is searched separately.
     """
     batch, beams, size = state.sequences_BKT.shape
+    empty = _no_hypotheses(1, state.pool.lengths.shape[1], size)
     rows_F = jnp.where(rows_F < 0, batch, rows_F)  # negative numbers would count from the end
     limits_F = jnp.clip(limits_F, 0, size)
     beams_per_group = beams // groups if state.sample_seed_B is None else 1
@@ -163,12 +167,7 @@ def start_sentences(
         coverage=coverage,
         sample_seed_B=sample_seed_B,
         limits_B=state.limits_B.at[rows_F].set(limits_F),
-        pool=SearchResult(
-            ids=state.pool.ids.at[rows_F].set(PAD),
-            lengths=state.pool.lengths.at[rows_F].set(0),
-            log_probs=state.pool.log_probs.at[rows_F].set(-jnp.inf),
-            scores=state.pool.scores.at[rows_F].set(-jnp.inf),
-        ),
+        pool=jax.tree.map(lambda kept, new: kept.at[rows_F].set(new[0]), state.pool, empty),
     )
 
 

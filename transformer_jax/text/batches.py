@@ -88,13 +88,7 @@ def rows_per_batch(tokens_per_batch: int, row_length: int, fill: float, rows_mul
 
 
 def train_batches(
-    encoded: EncodedPairs,
-    plan: RowPlan,
-    rows: int,
-    seed: int,
-    start_batch: int = 0,
-    num_workers: int = 0,
-    own_rows: np.ndarray | None = None,
+    source: "TrainSource", start_batch: int = 0, num_workers: int = 0
 ) -> Generator[Batch, None, None]:
     """Yields batches start_batch, start_batch + 1, ... without end, and prepares them ahead.
 
@@ -102,17 +96,12 @@ def train_batches(
     processes at once. Worker processes that are still open when Python exits print tracebacks.
 
     Args:
-      encoded: the training split.
-      plan: its rows.
-      rows: rows in a whole batch, over all processes.
-      seed: seed of the order of rows in each epoch.
+      source: the batches by number.
       start_batch: the first batch; the batches before it are not computed.
       num_workers: number of processes that make batches; 0: a thread of this process makes them.
-      own_rows: numbers of the batch's rows that this process needs, int [own]; None: all.
     """
     import grain  # the import takes 0.1 s, and translation does not need it
 
-    source = TrainSource(encoded, plan, rows, seed, own_rows)
     dataset = grain.MapDataset.source(source)[start_batch:]
     thread = grain.ReadOptions(num_threads=1, prefetch_buffer_size=PREFETCHED)
     batches = dataset.to_iter_dataset(thread)
@@ -149,11 +138,11 @@ def _stream(batches: "grain.DatasetIterator") -> Generator[Batch, None, None]:
 class TrainSource:
     """Training batches by number: a RandomAccessDataSource of Grain that workers can unpickle."""
 
-    encoded: EncodedPairs
-    plan: RowPlan
-    rows: int
-    seed: int
-    own_rows: np.ndarray | None = None
+    encoded: EncodedPairs  # the training split
+    plan: RowPlan  # its rows
+    rows: int  # rows in a whole batch, over all processes
+    seed: int  # of the order of rows in each epoch
+    own_rows: np.ndarray | None = None  # rows that this process needs, int [own]; None: all
 
     def __len__(self) -> int:
         return ENDLESS
@@ -178,12 +167,20 @@ def packed_batch(encoded: EncodedPairs, plan: RowPlan, planned_rows: np.ndarray)
     """The batch that consists of these rows [R] of the plan."""
     starts = plan.row_starts[planned_rows]
     counts = plan.row_starts[planned_rows + 1] - starts
+    # pairs[i] is number slots[i], from 0, of row rows[i]; the three arrays are ordered by row.
     rows = np.repeat(np.arange(len(planned_rows)), counts)
     slots = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
     pairs = plan.pair_order[np.repeat(starts, counts) + slots]
-    return _lay_out_pairs(
-        encoded, pairs, rows, slots, len(planned_rows), plan.src_row_length, plan.tgt_row_length
+    src_shape, tgt_shape = (
+        (len(planned_rows), length) for length in (plan.src_row_length, plan.tgt_row_length)
     )
+    src, src_begins = _lay_out(encoded.src_ids, encoded.src_offsets, pairs, rows, slots, src_shape)
+    tgt, tgt_begins = _lay_out(encoded.tgt_ids, encoded.tgt_offsets, pairs, rows, slots, tgt_shape)
+    if encoded.links is None:
+        return Batch(src, tgt)
+    begins = src_begins, tgt_begins
+    shape = *tgt_shape, plan.src_row_length
+    return Batch(src, tgt, link_bits(encoded.links, pairs, rows, begins, shape))
 
 
 def row_length(rounded: int, length: int, longest: int | None) -> int:
@@ -263,31 +260,6 @@ def packed_sentences(
     """One pair's side per row, with segments and positions: int32 [rows, length] each."""
     ids, real = padded_sentences(sentences, rows, length)
     return Packed(ids, (np.arange(length) < real[:, None]).astype(np.int32), positions_of(ids))
-
-
-def _lay_out_pairs(
-    encoded: EncodedPairs,
-    pairs: np.ndarray,
-    rows: np.ndarray,
-    slots: np.ndarray,
-    row_count: int,
-    src_row_length: int,
-    tgt_row_length: int,
-) -> Batch:
-    """A batch in which pairs[i] is number slots[i], from 0, of row rows[i].
-
-    The three arrays are [sentences], ordered by row.
-    """
-    src, src_begins = _lay_out(
-        encoded.src_ids, encoded.src_offsets, pairs, rows, slots, (row_count, src_row_length)
-    )
-    tgt, tgt_begins = _lay_out(
-        encoded.tgt_ids, encoded.tgt_offsets, pairs, rows, slots, (row_count, tgt_row_length)
-    )
-    if encoded.links is None:
-        return Batch(src, tgt)
-    shape = row_count, tgt_row_length, src_row_length
-    return Batch(src, tgt, link_bits(encoded.links, pairs, rows, (src_begins, tgt_begins), shape))
 
 
 def _lay_out(

@@ -55,6 +55,12 @@ class AlignedPair(NamedTuple):
         """Whether the translation keeps the order of the words: no links cross."""
         return not crossings(self.alignment)
 
+    def swapped(self) -> "AlignedPair":
+        """The pair for the other direction of translation."""
+        links = tuple(sorted((j, i) for i, j in self.alignment))
+        words = self.tgt_words, self.src_words
+        return AlignedPair(self.tgt, self.src, *words, links, self.moves_a_verb)
+
 
 class BuiltInPairs(ByPosition[Pair]):
     """A split of the corpus, whose file is read when one of its pairs is first read."""
@@ -70,13 +76,13 @@ class BuiltInPairs(ByPosition[Pair]):
 
     @functools.cached_property
     def aligned(self) -> list[AlignedPair]:
-        """The pairs from English to German, with their words and links."""
-        return built_in_pairs(self.name, self.size, self.invented_names)
+        """The pairs with their words and links."""
+        pairs = built_in_pairs(self.name, self.size, self.invented_names)
+        return [pair.swapped() for pair in pairs] if self.is_swapped else pairs
 
     def items(self, indices: Sequence[int]) -> list[Pair]:
         """The pairs at these indices."""
         pairs = [(self.aligned[i].src, self.aligned[i].tgt) for i in indices]
-        pairs = [pair[::-1] if self.is_swapped else pair for pair in pairs]
         return [Pair.of(pair if self.has_source else pair[1:]) for pair in pairs]
 
 
@@ -101,17 +107,8 @@ class BuiltInCorpus:
 
     def alignments(self, name: str) -> list[AlignedWords]:
         """Words and gold links of each pair; a punctuation mark is a word."""
-        pairs = self.split(name)
-        if not pairs.is_swapped:
-            return [
-                AlignedWords(one.src_words, one.tgt_words, one.alignment) for one in pairs.aligned
-            ]
-        return [
-            AlignedWords(
-                one.tgt_words, one.src_words, tuple(sorted((j, i) for i, j in one.alignment))
-            )
-            for one in pairs.aligned
-        ]
+        aligned = self.split(name).aligned
+        return [AlignedWords(one.src_words, one.tgt_words, one.alignment) for one in aligned]
 
     def fingerprint(self, name: str) -> str:
         """SHA-256 of the lines of the split, kept in the user's cache: reading takes seconds."""

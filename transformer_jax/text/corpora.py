@@ -4,26 +4,19 @@ This module drops and changes no pair; it also keeps pairs with an empty side.
 """
 
 import difflib
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from transformer_jax.config.data import DataConfig
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.text import tfds_corpus
 from transformer_jax.text.built_in_corpus import BuiltInCorpus
 from transformer_jax.text.by_position import ByPosition
-from transformer_jax.text.folder_corpus import (
-    NO_ALIGNMENTS,
-    AlignedWords,
-    FolderCorpus,
-    Pair,
-    parts_of,
-)
+from transformer_jax.text.folder_corpus import AlignedWords, FolderCorpus, Pair
 from transformer_jax.text.lines import TextLines, file_digest
 from transformer_jax.text.parquet_corpus import ParquetCorpus
 from transformer_jax.text.pharaoh import AlignedLines
+from transformer_jax.text.tfds_corpus import TfdsCorpus
 
 OTHER_STEMS = (
     "Name other stems with --config.data.train, --config.data.valid or --config.data.test."
@@ -85,21 +78,6 @@ class TextPairs(ByPosition[Pair]):
     def items(self, indices: Sequence[int]) -> list[Pair]:
         """The pairs at some indices."""
         return list(map(Pair.of, zip(*(file.items(indices) for file in self.files), strict=True)))
-
-
-class TfdsPairs(ByPosition[Pair]):
-    """Serialized examples of TFDS and the languages to take from them, the target's last."""
-
-    def __init__(self, records: Any, languages: Sequence[str]):
-        self.records, self.languages = records, languages
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    def items(self, indices: Sequence[int]) -> list[Pair]:
-        """The pairs at these indices, read together."""
-        records = self.records.__getitems__(indices)
-        return [Pair.of(texts) for texts in tfds_corpus.parse(records, self.languages)]
 
 
 # Corpora -------------------------------------------------------------------------------------
@@ -176,33 +154,6 @@ class TextCorpus(FolderCorpus):
         shown = [*close, *(other for other in stems if other not in close)][:10]
         more = ", ..." if len(stems) > len(shown) else ""
         return f"stems there with .{suffix}: {', '.join(shown)}{more}"
-
-
-class TfdsCorpus:
-    """A `Translation` data set of TFDS, prepared on this machine."""
-
-    def __init__(self, data: DataConfig):
-        self.data = data
-        self.builder = tfds_corpus.open_builder(data)
-
-    def split(self, name: str) -> Sequence[Pair]:
-        """The pairs of the TFDS splits, in the order of the shards."""
-        records = tfds_corpus.open_records(self.builder, parts_of(self.data, name))
-        return TfdsPairs(records, self.data.languages)
-
-    def alignments(self, name: str) -> Sequence[AlignedWords]:
-        """Raises DataError: a TFDS data set has no word links."""
-        raise DataError(NO_ALIGNMENTS.format("tfds"))
-
-    def fingerprint(self, name: str) -> str:
-        """SHA-256 of name, version, sizes, a sample of the examples, and the direction."""
-        content = tfds_corpus.fingerprint(self.builder, parts_of(self.data, name))
-        return hashlib.sha256(f"{content} {self.data.src} {self.data.tgt}".encode()).hexdigest()
-
-    def describe(self) -> str:
-        """The data set, its version, its folder and the direction."""
-        name, folder = self.builder.info.full_name, self.builder.data_path
-        return f"TFDS {name} in {folder}, {self.data.direction}"
 
 
 # the config's data -> the corpus

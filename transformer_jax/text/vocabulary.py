@@ -89,7 +89,7 @@ class Vocabulary:
 
     def encode(self, line: str) -> list[int]:
         """Subword ids of a line, without EOS; [] for a blank one."""
-        return self._processor.encode(as_utf8(line))
+        return self.encode_lines([line])[0].tolist()
 
     @property
     def is_bpe(self) -> bool:
@@ -108,7 +108,7 @@ class Vocabulary:
         Without dropout, all cores are used. With dropout the result depends on the lines and
         their order, and on the seed, alone.
         """
-        cleaned = [as_utf8(line) for line in lines]
+        cleaned = [self._cleaned(line) for line in lines]
         return self._processor.encode(cleaned, return_type="numpy", **_options(dropout))
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -130,8 +130,11 @@ class Vocabulary:
 
     def normalize(self, line: str) -> str:
         """The line as SentencePiece normalizes it, which is also `decode(encode(line))`."""
-        normalized = self._processor.normalize(as_utf8(line)).decode()
+        normalized = self._processor.normalize(self._cleaned(line)).decode()
         return normalized.replace(SPACE, " ").removeprefix(" ")
+
+    def _cleaned(self, line: str) -> bytes:
+        return as_utf8(line)
 
     def save(self, path: str | Path) -> None:
         """Writes the .model file atomically."""
@@ -193,10 +196,6 @@ class TableVocabulary(Vocabulary):
         """Whether both sides have one table."""
         return self.bundle.target_pieces is None
 
-    def encode(self, line: str) -> list[int]:
-        """Subword ids of a line, without EOS; [] for a blank one."""
-        return self.encode_lines([line])[0].tolist()
-
     def encode_lines(
         self, lines: Sequence[str], dropout: MergeDropout | None = None
     ) -> list[np.ndarray]:
@@ -233,12 +232,8 @@ class TableVocabulary(Vocabulary):
         """The subwords as they are in the table."""
         return [self._table[int(i)] for i in ids]
 
-    def normalize(self, line: str) -> str:
-        """The line after the Moses normalizer of punctuation and SentencePiece's normalization."""
-        normalized = self._processor.normalize(self._cleaned(line)).decode()
-        return normalized.replace(SPACE, " ").removeprefix(" ")
-
     def _cleaned(self, line: str) -> bytes:
+        """The line after the Moses normalizer of punctuation, if the bundle names languages."""
         return as_utf8(self._normalize(line) if line else line)
 
     def _known_code(self, code: str) -> str:

@@ -21,7 +21,13 @@ from transformer_jax.model.sides.choices import longest as longest_of
 from transformer_jax.parallel import processes
 from transformer_jax.runs.checkpoints import committed_steps
 from transformer_jax.runs.run_folder import RunFolder
-from transformer_jax.text.batches import Batch, packed_batch, rows_per_batch, train_batches
+from transformer_jax.text.batches import (
+    Batch,
+    TrainSource,
+    packed_batch,
+    rows_per_batch,
+    train_batches,
+)
 from transformer_jax.text.corpora import Corpus, open_corpus
 from transformer_jax.text.encoded import EncodedPairs, Segmentations, encode_corpus
 from transformer_jax.text.folder_corpus import Pair
@@ -61,24 +67,17 @@ class TrainingData(NamedTuple):
         return len(self.plan) / self.shape.rows
 
     def train_batches(
-        self, own_rows: np.ndarray, start_batch: int, num_workers: int
+        self, own_rows: np.ndarray | None, start_batch: int, num_workers: int
     ) -> Generator[Batch, None, None]:
         """Batches start_batch, start_batch + 1, ... without end; see `text.batches.train_batches`.
 
         Args:
-          own_rows: numbers of a batch's rows that this process needs, int [own].
+          own_rows: numbers of a batch's rows that this process needs, int [own]; None: all.
           start_batch: number of the first batch, from 0.
           num_workers: number of processes that make batches; 0: a thread of this process.
         """
-        return train_batches(
-            self.train,
-            self.plan,
-            self.shape.rows,
-            self.seed,
-            start_batch=start_batch,
-            num_workers=num_workers,
-            own_rows=own_rows,
-        )
+        source = TrainSource(self.train, self.plan, self.shape.rows, self.seed, own_rows)
+        return train_batches(source, start_batch, num_workers)
 
     def of_other_direction(self, config: Config) -> "TrainingData":
         """The same pairs in the same rows for the other direction of translation.
@@ -216,17 +215,29 @@ def _plan_training(
 
 
 def _plan_validation(valid: EncodedPairs, shape: BatchShape) -> tuple[RowPlan, BatchShape]:
-    """The plan of the validation rows, and their batch's shape; `shape` is that of training."""
-    longest = VALID_STRETCH * max(shape.src_length, shape.tgt_length)
-    valid_shape = _valid_shape(shape, valid, longest)
+    """The plan of the validation rows, and their batch's shape; `shape` is that of training.
+
+    Rows are as long as the longest pair, up to a limit: without one, a line of 50,000 characters
+    would need terabytes.
+    """
+    limit = VALID_STRETCH * max(shape.lengths)
     lengths = valid.src_lengths(), valid.tgt_lengths()
-    plan = plan_rows(*lengths, valid_shape.src_length, valid_shape.tgt_length, 0, longest)
+    chosen = select_pairs(*lengths, limit, limit).pairs
+    if not len(chosen):
+        raise DataError(
+            f"No validation pair has text on both sides and at most {limit} subwords: "
+            "see data.valid and train.row_length."
+        )
+    longest = (-(-int(own[chosen].max()) // LENGTH_MULTIPLE) * LENGTH_MULTIPLE for own in lengths)
+    src_length, tgt_length = map(max, shape.lengths, longest)
+    valid_shape = BatchShape(shape.rows, src_length, tgt_length)
+    plan = plan_rows(*lengths, *valid_shape.lengths, 0, limit)
     if plan.too_long:
         log.warning(
             "the validation loss leaves out %d pairs with more than %d subwords (%d times a "
             "training row)",
             plan.too_long,
-            longest,
+            limit,
             VALID_STRETCH,
         )
     return plan, valid_shape
@@ -266,31 +277,9 @@ def _segmentations(config: Config, vocabulary: Vocabulary) -> Segmentations | No
     return Segmentations(own.dropout, own.segmentations, config.seed)
 
 
-def _valid_shape(shape: BatchShape, valid: EncodedPairs, limit: int) -> BatchShape:
-    """The training batch's shape with rows as long as the longest pair, up to a limit.
-
-    Without a limit, a line of 50,000 characters would need terabytes.
-    """
-    chosen = select_pairs(valid.src_lengths(), valid.tgt_lengths(), limit, limit).pairs
-    if not len(chosen):
-        raise DataError(
-            f"No validation pair has text on both sides and at most {limit} subwords: "
-            "see data.valid and train.row_length."
-        )
-
-    def at_least(length: int, lengths: np.ndarray) -> int:
-        return max(length, -(-int(lengths[chosen].max()) // LENGTH_MULTIPLE) * LENGTH_MULTIPLE)
-
-    return BatchShape(
-        shape.rows,
-        at_least(shape.src_length, valid.src_lengths()),
-        at_least(shape.tgt_length, valid.tgt_lengths()),
-    )
-
-
 def _check_positions(model: ModelConfig, *shapes: BatchShape) -> None:
     """Raises ConfigError if rows of this corpus are longer than the learned positions."""
-    longest = max(max(shape.src_length, shape.tgt_length) for shape in shapes)
+    longest = max(length for shape in shapes for length in shape.lengths)
     limit = longest_of(model)
     if limit is not None and longest > limit:
         raise ConfigError(

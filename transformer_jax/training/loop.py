@@ -4,7 +4,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +17,6 @@ from transformer_jax.parallel import processes
 from transformer_jax.parallel.mesh import own_rows, put_rows
 from transformer_jax.runs.checkpoints import Checkpoints, add_score
 from transformer_jax.runs.metrics import FILE, Reports, clock, open_reports, read_metrics
-from transformer_jax.text.batches import Batch
 from transformer_jax.training.data import TrainingData
 from transformer_jax.training.patience import Patience, past_scores
 from transformer_jax.training.program import Program, shardings_of
@@ -83,7 +82,8 @@ def train_steps(
         if any(lacking):
             observers.add_scores(first, observers.validate(first, states, lacking))
         step, begun = first, None
-        for step, batch in _counted(batches, first + 1, 0 if patience.is_over else train.steps):
+        to_take = range(first + 1, 1 + (first if patience.is_over else train.steps))
+        for step, batch in zip(to_take, batches, strict=False):  # reads no batch beyond the last
             if step in (first + 2, first + 2 + TIMED):
                 jax.block_until_ready(states[0].step)
                 begun = _log_beginning(step - 1, train, begun)
@@ -214,12 +214,6 @@ def _log_beginning(step: int, train: TrainConfig, begun: float | None) -> float:
     left = train.steps - step
     log.info("a step takes %.3g s: %s for the other %d", each, clock(left * each), left)
     return begun
-
-
-def _counted(batches: Iterator[Batch], first: int, last: int) -> Iterator[tuple[int, Batch]]:
-    """Yields (step, batch) up to the last step; reads no batch beyond it."""
-    for step in range(first, last + 1):
-        yield step, next(batches)
 
 
 def _with_empty_window(state: TrainState) -> TrainState:

@@ -71,7 +71,7 @@ class Program(NamedTuple):
     mesh: Mesh
     state: TrainState  # shapes, types and shardings; both directions have the same
     train_step: Callable[[States, Batch], States]  # donates the states
-    eval_step: Callable[[Params, Batch], LossSums]  # without smoothing; compiles when called
+    eval_step: Callable[[Params, Batch], LossSums]  # see `evaluate`
     memory_bytes: int  # per device: arguments and temporaries of the training step
 
     def init(self, seed: int) -> TrainState:
@@ -92,6 +92,11 @@ class Program(NamedTuple):
         )()
         allocator.give_back()
         return state
+
+    def evaluate(self, params: Params, batch: Batch) -> LossSums:
+        """The loss of a batch without dropout and smoothing; compiles when first called."""
+        with placed(self.mesh, self.model):
+            return self.eval_step(params, batch)
 
     def replicated(self, params: Params) -> Params:
         """The parameters of a state as the model takes them, replicated on every device."""
@@ -215,13 +220,3 @@ def compiler_options(platform: str) -> dict[str, str | bool]:
     then copies the parts of the result: a step of base takes 1.03 times as long (docs/gpu_runs.md).
     """
     return {"xla_gpu_dot_merger_threshold_mb": "0"} if platform in GPUS else {}
-
-
-def make_eval_step(program: Program) -> Callable[[Params, Batch], LossSums]:
-    """Returns (params, batch) -> LossSums without dropout and smoothing; compiles when called."""
-
-    def placed_eval_step(params: Params, batch: Batch) -> LossSums:
-        with placed(program.mesh, program.model):
-            return program.eval_step(params, batch)
-
-    return placed_eval_step

@@ -7,7 +7,7 @@ import jax
 from transformer_jax.model.interfaces import Params
 from transformer_jax.parallel.mesh import own_rows, put_rows
 from transformer_jax.training.data import TrainingData
-from transformer_jax.training.program import Program, make_eval_step
+from transformer_jax.training.program import Program
 from transformer_jax.training.window import perplexity
 
 Validate = Callable[[Params], tuple[dict[str, float], float] | None]
@@ -21,13 +21,12 @@ def make_validate(
     The score is that of `bleu`, or minus the loss if `bleu` is None. If a signal stops `bleu`, it
     returns None, and so does the function.
     """
-    eval_step = make_eval_step(program)
     rows = data.valid_shape.rows
     own = own_rows(program.mesh, rows)
 
     def validate(params: Params) -> tuple[dict[str, float], float] | None:
         parts = [
-            eval_step(params, put_rows(program.mesh, rows, own, batch))
+            program.evaluate(params, put_rows(program.mesh, rows, own, batch))
             for batch in data.valid_batches(own)
         ]
         sums = jax.tree.map(lambda *x: float(sum(x)), *jax.device_get(parts))
