@@ -212,7 +212,7 @@ def test_equal_rows_draw_differently():
     def drawn(rows_B):
         def chosen(model):
             encoded = model.encode(batch.src)
-            sampled = model.decode_with_draws(encoded, batch.src, batch.tgt, rows_B)[1]
+            sampled = model.decode(encoded, batch.src, batch.tgt, rows_B, draws=True)[1]
             return sampled.log_probability_BL
 
         rngs = {"dropout": jax.random.key(3)}

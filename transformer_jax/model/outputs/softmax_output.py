@@ -26,7 +26,6 @@ from transformer_jax.model.interfaces import (
     Params,
     SearchSizes,
     StepGiven,
-    no_problems,
 )
 from transformer_jax.model.layers.matrix_products import settled, sum_type
 from transformer_jax.model.outputs.consistency import CONSISTENCY, divergence_and_gradient
@@ -228,7 +227,6 @@ class Softmax:
     watches: ClassVar[bool] = False  # whether it needs the weights of the watched layer
     divides_by_sum: ClassVar[bool] = False  # whether these may have another sum than 1
     parameters: ClassVar[Mapping[str, Parameter]] = {}
-    problems = staticmethod(no_problems)
 
     def logits(self, x_BLD: Array, given: Given) -> Array:
         """float32 `[batch, length, padded vocabulary]`; the padding's entries are -1e9."""

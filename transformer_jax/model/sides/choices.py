@@ -1,11 +1,6 @@
-"""ENCODERS and DECODERS, and why parts that a config names cannot be combined.
-
-Each class has `self_attention` and `uses_positions`, whether it has the one and uses the other; a
-decoder also has `multi_head`, whether its attention to the source has several heads.
-"""
+"""ENCODERS and DECODERS (see bases.py), and why parts that a config names cannot be combined."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.attention.cross_normalizers import NOISY, STATELESS, name_of
@@ -14,22 +9,23 @@ from transformer_jax.model.interfaces import reads_source
 from transformer_jax.model.layers import residuals
 from transformer_jax.model.layers.encoder_mixers import ENCODER_MIXERS
 from transformer_jax.model.layers.running_mixers import RUNNING_MIXERS
-from transformer_jax.model.outputs import choices as outputs
+from transformer_jax.model.outputs.choices import OUTPUTS
 from transformer_jax.model.positions.choices import POSITIONS, between_positions
 from transformer_jax.model.sides import embeddings, no_encoder
+from transformer_jax.model.sides.bases import Decoder, Encoder
 from transformer_jax.model.sides.convolutional import ConvolutionalDecoder, ConvolutionalEncoder
 from transformer_jax.model.sides.no_encoder import NoEncoder
 from transformer_jax.model.sides.recurrent import RecurrentDecoder, RecurrentEncoder
 from transformer_jax.model.sides.transformer import TransformerDecoder, TransformerEncoder
 
-ENCODERS: dict[str, Any] = {
+ENCODERS: dict[str, type[Encoder]] = {
     "transformer": TransformerEncoder,
     **dict.fromkeys(ENCODER_MIXERS, TransformerEncoder),
     "recurrent": RecurrentEncoder,
     "convolutional": ConvolutionalEncoder,
     "none": NoEncoder,
 }
-DECODERS: dict[str, Any] = {
+DECODERS: dict[str, type[Decoder]] = {
     "transformer": TransformerDecoder,
     **dict.fromkeys(RUNNING_MIXERS, TransformerDecoder),
     "recurrent": RecurrentDecoder,
@@ -48,7 +44,6 @@ def problems(config: ModelConfig) -> Iterator[str]:
     sides = ENCODERS[config.encoder], DECODERS[config.decoder]
     yield from dict.fromkeys(problem for side in sides for problem in side.problems(config))
     yield from embeddings.problems(config)
-    yield from outputs.problems(config)
     encoder, decoder = sides
     if not reads_source(config):
         yield from no_encoder.problems(config, decoder)
@@ -63,7 +58,7 @@ def problems(config: ModelConfig) -> Iterator[str]:
         )
     if config.sources > 1:
         yield from _several_sources(config)
-    output = outputs.OUTPUTS[config.output]
+    output = OUTPUTS[config.output]
     if output.watches and (why := _no_probabilities(config, output.divides_by_sum)):
         yield (
             f"model.output={config.output!r} reads attention as probabilities, and {why}, or "
