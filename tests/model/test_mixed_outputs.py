@@ -61,7 +61,7 @@ def drawn(name, **changes):
     same_BLM &= SOURCE.segments[:, None] != 0  # padding attends to nothing, as with a sink
     raw_BLM = draw.exponential(size=same_BLM.shape) * same_BLM
     sums_BL1 = np.where(TARGET.segments[..., None], raw_BLM.sum(-1, keepdims=True), 1)
-    sizes = {"d_model": D, "encoded": E}
+    sizes = {"d_model": D, "hidden": D, "encoded": E}
     return Drawn(
         x_BLD=draw.normal(size=(B, L, D)),
         table_VD=draw.normal(size=(PADDED, D)),

@@ -16,7 +16,8 @@ from transformer_jax.model.attention.monotonic import MONOTONIC
 from transformer_jax.model.attention.normalizers import NORMALIZERS
 from transformer_jax.model.attention.projections import BIASES, GAINS, GATE, PROJECTIONS
 from transformer_jax.model.attention.scores import SCORES
-from transformer_jax.model.axes import DISTANCES, HEADS, KEY_HEADS
+from transformer_jax.model.axes import DISTANCES, FEATURES, HEADS, HIDDEN, KEY_HEADS
+from transformer_jax.model.layers.feed_forward import NETWORK
 from transformer_jax.model.outputs.choices import OUTPUTS
 from transformer_jax.model.parameters import abstract_params, init_params
 from transformer_jax.model.positions.biases import POSITION_BIASES
@@ -111,6 +112,7 @@ TABLES = {
     "biases": BIASES,
     "gate": GATE,
     "gains": GAINS,
+    "network": NETWORK,
     **{
         name: kind.by_query.parameters(ModelConfig())
         for name, kind in POSITIONS.items()
@@ -125,21 +127,27 @@ TABLES = {
 }
 
 
-@pytest.mark.parametrize("table", TABLES)
-def test_an_axis_of_heads_or_distances_is_named_so_and_no_other_is(table):
-    own = {"heads": HEADS, "key_heads": KEY_HEADS, "distances": DISTANCES, "buckets": DISTANCES}
-    for name, parameter in TABLES[table].items():
-        for n, (size, axis) in enumerate(zip(parameter.sizes, parameter.names, strict=True)):
-            # Of a matrix of heads by heads, a mesh divides the last axis.
-            again = size in own and size in parameter.sizes[n + 1 :]
-            assert axis == (None if again else own.get(size, axis)), name
-            assert size in own or axis not in own.values(), name
+def test_axes_are_named_by_what_their_sizes_are():
+    wanted = {
+        ("projections", "query"): (FEATURES, HEADS, None),
+        ("projections", "key"): (FEATURES, KEY_HEADS, None),
+        ("projections", "out"): (HEADS, None, FEATURES),
+        ("biases", "out_bias"): (None,),
+        ("talking_heads", "mix_scores"): (None, HEADS),  # a mesh divides one axis of a name
+        ("contextual", "contextual_keys"): (DISTANCES, None),
+        ("t5", "buckets"): (DISTANCES, HEADS),
+        ("chunkwise", "stop_key"): (FEATURES, HEADS, None),
+        ("history", "history_query"): (FEATURES, HIDDEN),
+        ("network", "outer"): (HIDDEN, FEATURES),
+        ("network", "inner_bias"): (HIDDEN,),
+    }
+    assert {where: TABLES[where[0]][where[1]].names for where in wanted} == wanted
 
 
 HEADS_, D_K, D_MODEL, ENCODED, PLACES = 40, 50, 70, 80, 41
 AXES = {"heads": HEADS_, "key_heads": 20, "d_k": D_K, "d_v": 60, "d_model": D_MODEL}
 AXES |= {"encoded": ENCODED, "distances": PLACES, "buckets": 32, "neighbors": 3}
-AXES |= {"coverage": 10, "gates": 30}
+AXES |= {"coverage": 10, "gates": 30, "hidden": D_MODEL}
 
 
 @pytest.mark.parametrize(

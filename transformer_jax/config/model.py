@@ -378,7 +378,7 @@ class ModelConfig:
 
     @property
     def axis_sizes(self) -> dict[str, int]:
-        """Sizes of the axes of an attention's parameters, by name."""
+        """Sizes of the axes of a layer's parameters, by name."""
         d_k, d_v = self.head_sizes
         return {
             "heads": self.num_heads,
@@ -386,6 +386,7 @@ class ModelConfig:
             "d_k": d_k,
             "d_v": d_v,
             "d_model": self.d_model,
+            "d_ff": self.d_ff,
         }
 
     @property

@@ -79,9 +79,9 @@ class EncoderDecoder(nn.Module):
             init = named(nn.initializers.zeros, None, FEATURES)
             self.source_vectors = self.param("sources", init, (config.sources, config.d_model))
         features = ENCODERS[config.encoder].features(config)
-        axes = {"d_model": config.d_model, "encoded": features}
+        axes = {"d_model": config.d_model, "hidden": config.d_model, "encoded": features}
         self.output_params = declared(self, self.out().parameters, axes)
-        self.source_side = ENCODERS[config.encoder](config, self.remat)
+        self.source_side: Any = ENCODERS[config.encoder](config, self.remat)
         self.target_side = self._decoder()
         nn.share_scope(self, self.source_side)
         nn.share_scope(self, self.target_side)

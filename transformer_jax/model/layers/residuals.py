@@ -81,7 +81,7 @@ class ResidualKind(NamedTuple):
     constants: Callable[[ModelConfig, bool], Constants] = no_constants
 
 
-_WEIGHT = Parameter(nn.initializers.zeros, (), ())
+_WEIGHT = Parameter(nn.initializers.zeros, ())
 RESIDUALS: dict[str, ResidualKind] = {
     "post": ResidualKind("sum"),
     "pre": ResidualKind("input"),
