@@ -6,9 +6,6 @@ Dimension key
   B batch   M source length   D d_model
 """
 
-from collections.abc import Iterator
-from typing import Any
-
 import jax.numpy as jnp
 from jax import Array
 
@@ -28,22 +25,3 @@ class NoEncoder(Encoder):
     def __call__(self, x_BMD: Array, place: Place, rows_B: Array | None) -> Array:
         """`[batch, src_len, 0]`."""
         return jnp.zeros((*x_BMD.shape[:2], 0))
-
-
-def problems(config: ModelConfig, decoder: Any) -> Iterator[str]:
-    """Why a model without a source cannot have its other parts, with the fix.
-
-    Args:
-      config: the model's.
-      decoder: the decoder's class.
-    """
-    if not decoder.multi_head:
-        yield (
-            f"model.decoder={config.decoder!r} attends to an encoder, which model.encoder='none' "
-            "is not. Use model.decoder='transformer'."
-        )
-    if not config.tie_embeddings:
-        yield (
-            "model.tie_embeddings=False keeps the vectors of a source apart, which "
-            "model.encoder='none' does not have. Leave it out."
-        )

@@ -15,7 +15,6 @@ from jax import Array
 
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.attention import (
-    combinations,
     cross_normalizers,
     normalizers,
     patterns,
@@ -59,7 +58,6 @@ def problems(config: ModelConfig) -> Iterator[str]:
     yield from patterns.problems(config)
     yield from normalizers.problems(config)
     yield from cross_normalizers.problems(config)
-    yield from combinations.problems(config)
 
 
 class TransformerEncoder(Encoder):
