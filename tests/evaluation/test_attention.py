@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from tests.fixtures.references import dot_by_hand, norm_by_hand, softmax_by_hand, values_by_hand
-from tests.fixtures.tiny import SIZES, random_pairs, random_params, tiny_model
+from tests.fixtures.tiny import SIZES, random_pairs, tiny_and_params
 from transformer_jax.evaluation.attention import KINDS, pair_attention
 
 
@@ -64,8 +64,7 @@ class Reference:
 
 
 def test_weights_of_every_layer_and_head_equal_a_plain_computation():
-    model = tiny_model()
-    params = random_params(model)
+    model, params = tiny_and_params()
     names: Any = SimpleNamespace(pieces=lambda ids: [str(i) for i in ids])
     names.target = names
     src, tgt = (np.array(ids, np.int32) for ids in random_pairs(5, [(7, 4)])[0])
