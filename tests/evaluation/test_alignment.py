@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.fixtures.tiny import SIZES, random_pairs, random_params, tiny_model
+from tests.fixtures.tiny import SIZES, random_pairs, random_params, tiny_and_params
 from transformer_jax.config.data import VocabularyConfig
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.errors import RunError
@@ -226,8 +226,7 @@ def test_in_padded_batches_weights_are_those_of_each_pair_alone(limit, most, mon
 
 def test_rows_are_no_longer_than_the_learned_positions():
     """There are 18; otherwise the length is a multiple of 16."""
-    model = tiny_model(positions="learned")
-    params = random_params(model)
+    model, params = tiny_and_params(positions="learned")
     src, tgt = (np.array(ids) for ids in random_pairs(5, [(18, 17)])[0])
     [found] = cross_weights(model, params, [src], [tgt])
     names: Any = SimpleNamespace(pieces=list)

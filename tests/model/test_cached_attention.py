@@ -1,6 +1,7 @@
-"""The cache of search: its scores, blocks and writes.
+"""The cache of search: its blocks and writes.
 
-tests/model/test_harness.py compares search's steps with all positions at once, for every score.
+tests/model/test_harness.py compares search's steps with all positions at once, for every score;
+tests/model/test_scores.py has the scores of narrow keys.
 """
 
 import functools
@@ -10,32 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.fixtures.tiny import drawn_params, relative_error
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.attention.cached_attention import (
-    cached_score,
     empty_blocks,
     last_block,
     replaced,
     with_new_position,
 )
-from transformer_jax.model.attention.scores import SCORES
 
-B, L, M, H, K = 2, 3, 4, 5, 6
+B, H, K = 2, 5, 6
 DRAW = np.random.default_rng(1)
-QUERY, KEY = (DRAW.normal(size=(B, length, H, K)).astype(np.float32) for length in (L, M))
-PARAMS = {
-    name: drawn_params(score.parameters, {"heads": H, "d_k": K}, DRAW)
-    for name, score in SCORES.items()
-}
-
-
-@pytest.mark.parametrize("score", SCORES)
-def test_scores_of_bfloat16_keys_are_those_of_training(score):
-    query, key = (jnp.asarray(x, jnp.bfloat16) for x in (QUERY, KEY))
-    got = cached_score(SCORES[score], PARAMS[score])(query, jnp.swapaxes(key, 1, 2))
-    assert got.dtype == jnp.float32
-    assert relative_error(got, SCORES[score].compute(PARAMS[score], query, key)) < 1e-6
 
 
 @pytest.mark.parametrize(

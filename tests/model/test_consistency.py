@@ -16,6 +16,7 @@ from tests.fixtures.tiny import (
     random_pairs,
     random_params,
     relative_error,
+    tiny_and_params,
     tiny_model,
 )
 from transformer_jax.model.outputs.consistency import CONSISTENCY
@@ -126,8 +127,7 @@ def test_the_loss_is_the_mean_of_two_passes_and_how_far_they_differ(remat, outpu
 
 
 def test_without_dropout_both_passes_are_the_same():
-    model = tiny_model(num_layers=1)
-    params = random_params(model)
+    model, params = tiny_and_params(num_layers=1)
     sums = loss_of(model, params, WITH)
     plain = loss_of(model, params, WITH._replace(auxiliary=()))
     assert float(sums.auxiliary[CONSISTENCY]) == 0

@@ -12,9 +12,8 @@ from tests.fixtures.tiny import (
     lay_out,
     model_inputs,
     random_pairs,
-    random_params,
     relative_error,
-    tiny_model,
+    tiny_and_params,
 )
 from transformer_jax.model.attention.cross_normalizers import (
     NOISY,
@@ -94,8 +93,7 @@ def test_the_noise_of_energies_is_normal():
 @functools.cache
 def watched(name):
     """(batch, rows, key) -> the watched weights in training."""
-    model = tiny_model(cross_normalizer=name, num_layers=1).clone(watch=True)
-    params = random_params(model)
+    model, params = tiny_and_params(watch=True, cross_normalizer=name, num_layers=1)
 
     @jax.jit
     def weights(batch, rows_B, key):

@@ -123,18 +123,13 @@ def test_corners_of_a_rectangle_are_independent(axes):
     assert_averages_to_0(s[1:, 1:] * s[1:, :-1] * s[:-1, 1:] * s[:-1, :-1])
 
 
-def test_pairs_fill_their_four_cells_as_independent_ones_do():
+def test_keys_give_masks_whose_pairs_fill_their_four_cells_as_independent_ones_do():
     rate = 0.3
     one, other = mask(0, rate=rate), mask(1, rate=rate)
     expected = one.size * np.outer([rate, 1 - rate], [rate, 1 - rate])
     counts = np.histogram2d(one.ravel(), other.ravel(), bins=2)[0]
     chi_square = ((counts - expected) ** 2 / expected).sum()  # 3 degrees of freedom
     assert chi_square < 30.7  # exceeded once in a million
-
-
-def test_keys_give_independent_masks():
-    assert_averages_to_0(signs(0) * signs(1))
-    assert (mask(0) == mask(0)).all()
 
 
 def test_a_row_has_its_mask_alone_or_in_any_batch():

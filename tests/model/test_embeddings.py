@@ -11,6 +11,7 @@ from tests.fixtures.tiny import (
     model_inputs,
     random_params,
     relative_error,
+    tiny_and_params,
     tiny_model,
 )
 from transformer_jax.model.axes import unboxed
@@ -86,8 +87,7 @@ def test_each_side_has_a_table_of_its_size_and_the_output_is_the_target_s():
 
 
 def test_an_attention_memory_reads_the_source_s_words_without_their_positions():
-    model = tiny_model(attention_memory="coverage_embedding", num_layers=1)
-    params = random_params(model)
+    model, params = tiny_and_params(attention_memory="coverage_embedding", num_layers=1)
     source, _ = model_inputs(batch_of((9, 7)))
     words = model.apply({"params": params}, source, method="source_place").words
     want = params["embedding"]["table"][source.ids] * 12**0.5

@@ -7,14 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.fixtures.tiny import (
-    batch_of,
-    lay_out,
-    model_inputs,
-    random_pairs,
-    random_params,
-    tiny_model,
-)
+from tests.fixtures.tiny import batch_of, lay_out, model_inputs, random_pairs, tiny_and_params
 from transformer_jax.model.outputs.auxiliary import alignment, coverage
 from transformer_jax.model.positions.choices import POSITIONS
 from transformer_jax.training.step import make_loss_fn
@@ -22,6 +15,7 @@ from transformer_jax.training.step import make_loss_fn
 LENGTHS = [(9, 7), (3, 9), (10, 2), (5, 5)]
 PACKED = [[0, 1], [2, 3]]
 BATCH = lay_out(random_pairs(0, LENGTHS), PACKED, 16, 17)
+watching = functools.partial(tiny_and_params, watch=True, num_layers=1)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -35,12 +29,6 @@ def compute(model, method, params, source, target):
 def weights(model, params, batch, method):
     """Watched weights of `decode`, which sees the past, or of `align`."""
     return np.asarray(compute(model, method, params, *model_inputs(batch)))
-
-
-def watching(**changes):
-    """A model that gives its watched weights, and its parameters."""
-    model = tiny_model(**{"num_layers": 1, **changes}).clone(watch=True)
-    return model, random_params(model)
 
 
 def test_each_position_sees_what_the_last_one_of_a_sentence_sees():

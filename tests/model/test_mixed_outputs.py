@@ -61,7 +61,7 @@ def drawn(name, **changes):
     same_BLM &= SOURCE.segments[:, None] != 0  # padding attends to nothing, as with a sink
     raw_BLM = draw.exponential(size=same_BLM.shape) * same_BLM
     sums_BL1 = np.where(TARGET.segments[..., None], raw_BLM.sum(-1, keepdims=True), 1)
-    sizes = {"d_model": D, "encoded": E}
+    sizes = {"d_model": D, "hidden": D, "encoded": E}
     return Drawn(
         x_BLD=draw.normal(size=(B, L, D)),
         table_VD=draw.normal(size=(PADDED, D)),
@@ -245,5 +245,5 @@ def test_a_target_that_is_half_a_percent_less_likely_is_not_correct():
         probs = jnp.array([0.4, best, 0.8 - best])[None, None, None, None]
         nothing = jnp.zeros((1, 1, 1, 2))
         fixed = jnp.zeros((1, 1, 1), int), None, jnp.zeros((1, 1, 2), int), nothing
-        block = None, jnp.zeros((1, 1, 1, 1)), jnp.full((1, 1, 1), -np.inf), fixed
-        assert mixed_loss._is_likeliest(probs, block).item() == is_correct
+        others = jnp.zeros((1, 1, 1, 1)), jnp.full((1, 1, 1), -np.inf)
+        assert mixed_loss._is_likeliest(probs, others, fixed).item() == is_correct

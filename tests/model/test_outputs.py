@@ -12,6 +12,7 @@ from tests.fixtures.tiny import (
     random_pairs,
     random_params,
     relative_error,
+    tiny_and_params,
     tiny_model,
 )
 from transformer_jax.model.outputs.cross_entropy import LossSettings
@@ -36,8 +37,7 @@ def test_a_bias_is_added_to_every_logit(tied):
 
 
 def test_the_loss_and_its_gradients_are_those_of_the_biased_logits():
-    model = tiny_model(output_bias=True, num_layers=1)
-    params = random_params(model)
+    model, params = tiny_and_params(output_bias=True, num_layers=1)
     smoothing = 0.1
     settings = LossSettings(smoothing, VOCABULARY, "float32", 16, 1)
 

@@ -16,7 +16,8 @@ from transformer_jax.model.attention.monotonic import MONOTONIC
 from transformer_jax.model.attention.normalizers import NORMALIZERS
 from transformer_jax.model.attention.projections import BIASES, GAINS, GATE, PROJECTIONS
 from transformer_jax.model.attention.scores import SCORES
-from transformer_jax.model.axes import DISTANCES, HEADS, KEY_HEADS
+from transformer_jax.model.axes import DISTANCES, FEATURES, HEADS, HIDDEN, KEY_HEADS
+from transformer_jax.model.layers.feed_forward import NETWORK
 from transformer_jax.model.outputs.choices import OUTPUTS
 from transformer_jax.model.parameters import abstract_params, init_params
 from transformer_jax.model.positions.biases import POSITION_BIASES
@@ -111,6 +112,7 @@ TABLES = {
     "biases": BIASES,
     "gate": GATE,
     "gains": GAINS,
+    "network": NETWORK,
     **{
         name: kind.by_query.parameters(ModelConfig())
         for name, kind in POSITIONS.items()
@@ -125,49 +127,49 @@ TABLES = {
 }
 
 
-@pytest.mark.parametrize("table", TABLES)
-def test_an_axis_of_heads_or_distances_is_named_so_and_no_other_is(table):
-    own = {"heads": HEADS, "key_heads": KEY_HEADS, "distances": DISTANCES, "buckets": DISTANCES}
-    for name, parameter in TABLES[table].items():
-        for n, (size, axis) in enumerate(zip(parameter.sizes, parameter.names, strict=True)):
-            # Of a matrix of heads by heads, a mesh divides the last axis.
-            again = size in own and size in parameter.sizes[n + 1 :]
-            assert axis == (None if again else own.get(size, axis)), name
-            assert size in own or axis not in own.values(), name
+def test_axes_are_named_by_what_their_sizes_are():
+    wanted = {
+        ("projections", "query"): (FEATURES, HEADS, None),
+        ("projections", "key"): (FEATURES, KEY_HEADS, None),
+        ("projections", "out"): (HEADS, None, FEATURES),
+        ("biases", "out_bias"): (None,),
+        ("talking_heads", "mix_scores"): (None, HEADS),  # a mesh divides one axis of a name
+        ("contextual", "contextual_keys"): (DISTANCES, None),
+        ("t5", "buckets"): (DISTANCES, HEADS),
+        ("chunkwise", "stop_key"): (FEATURES, HEADS, None),
+        ("history", "history_query"): (FEATURES, HIDDEN),
+        ("network", "outer"): (HIDDEN, FEATURES),
+        ("network", "inner_bias"): (HIDDEN,),
+    }
+    assert {where: TABLES[where[0]][where[1]].names for where in wanted} == wanted
 
 
 HEADS_, D_K, D_MODEL, ENCODED, PLACES = 40, 50, 70, 80, 41
 AXES = {"heads": HEADS_, "key_heads": 20, "d_k": D_K, "d_v": 60, "d_model": D_MODEL}
 AXES |= {"encoded": ENCODED, "distances": PLACES, "buckets": 32, "neighbors": 3}
-AXES |= {"coverage": 10, "gates": 30}
+AXES |= {"coverage": 10, "gates": 30, "hidden": D_MODEL}
 
 
-@pytest.mark.parametrize(
-    ("table", "names"),
-    [
-        ("biases", ["query_bias", "key_bias", "value_bias", "out_bias"]),
-        ("t5", ["buckets"]),
-        ("contextual", ["contextual_keys"]),
-        ("additive", ["bias"]),
-        ("sink", ["sink"]),
-        ("coverage", ["coverage", "fertility"]),
-        ("coverage_gru", ["coverage", "gate_bias"]),
-        ("coverage_embedding", ["coverage", "gate_bias"]),
-        ("markov", ["markov"]),
-        ("copy", ["copy_gate_bias"]),
-        ("history", ["history_query_bias", "history_sentinel"]),
-    ],
-)
-def test_what_changes_nothing_at_0_starts_at_0(table, names):
-    for name in names:
-        parameter = TABLES[table][name]
-        drawn = parameter.initializer(jax.random.key(0), [AXES[size] for size in parameter.sizes])
-        assert not drawn.any(), name
+# What changes nothing at 0 starts at 0.
+NEUTRAL = {
+    "biases": ["query_bias", "key_bias", "value_bias", "out_bias"],
+    "t5": ["buckets"],
+    "contextual": ["contextual_keys"],
+    "additive": ["bias"],
+    "sink": ["sink"],
+    "coverage": ["coverage", "fertility"],
+    "coverage_gru": ["coverage", "gate_bias"],
+    "coverage_embedding": ["coverage", "gate_bias"],
+    "markov": ["markov"],
+    "copy": ["copy_gate_bias"],
+    "history": ["history_query_bias", "history_sentinel"],
+}
 
 
 @pytest.mark.parametrize(
     ("table", "name", "mean", "deviation"),
     [
+        *((table, name, 0.0, 0.0) for table, names in NEUTRAL.items() for name in names),
         ("gate", "gate", 0.0, (2 / (D_MODEL + HEADS_ * 60)) ** 0.5),
         ("cosine", "gain", 10.0, 0.0),
         ("differential", "lambda", 0.8, 0.0),
@@ -190,7 +192,7 @@ def test_what_changes_nothing_at_0_starts_at_0(table, names):
         ("marginal", "marginal_context", 0.0, (2 / (ENCODED + D_MODEL)) ** 0.5),
     ],
 )
-def test_what_is_drawn_has_its_deviation(table, name, mean, deviation):
+def test_initial_values_have_their_mean_and_deviation(table, name, mean, deviation):
     initializer, sizes, *_ = TABLES[table][name]
     shape = [AXES[size] for size in sizes]
     drawn = [initializer(jax.random.key(seed), shape) for seed in range(8)]

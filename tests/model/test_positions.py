@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from tests.fixtures.references import rotated_by_hand
-from tests.fixtures.tiny import batch_of, model_inputs, random_params, relative_error, tiny_model
+from tests.fixtures.tiny import (
+    batch_of,
+    model_inputs,
+    random_params,
+    relative_error,
+    tiny_and_params,
+    tiny_model,
+)
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.axes import unboxed
 from transformer_jax.model.positions.biases import (
@@ -219,8 +226,7 @@ def test_the_logarithmic_bias_begins_with_uniform_numbers(name, high):
 
 def test_the_encoder_s_buckets_are_of_both_sides_and_the_decoder_s_of_the_past():
     """Distance 8 is in bucket 8 of 16 on each side, or of 32; distance 9 is in 8 or in 9."""
-    model = tiny_model(positions="t5", num_layers=1)
-    params = random_params(model)
+    model, params = tiny_and_params(positions="t5", num_layers=1)
     inputs = model_inputs(batch_of((11, 10)))
 
     def total(params):

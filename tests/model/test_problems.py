@@ -61,6 +61,7 @@ TIED_OUTPUT = {"fix_norm": True, "tie_embeddings": False, "tie_output": True}
         (SYNTHESIZER | {"score": "dot", "cross_score": "scaled_dot"}, ["score='dot'"]),
         (SYNTHESIZER | {"normalizer": "top_k", "cross_normalizer": "sink"}, ["normalizer='top_k'"]),
         ({"encoder": "synthesizer", "decoder": "transformer", "positions": "rotary"}, []),
+        ({"encoder": "transformer", "norm": "rezero", "qk_norm": True, "norm_epsilon": 0.1}, []),
         (OF_A_PRESET, []),
         (TIED_OUTPUT, []),
     ],

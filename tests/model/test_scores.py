@@ -7,6 +7,7 @@ import pytest
 
 from tests.fixtures.references import SCORES_BY_HAND, along_a_direction
 from tests.fixtures.tiny import drawn_params, relative_error
+from transformer_jax.model.attention.cached_attention import cached_score
 from transformer_jax.model.attention.scores import SCORES, cosine, dot
 from transformer_jax.model.positions.choices import rotated
 
@@ -31,12 +32,16 @@ def test_a_score_equals_its_equation(score, size):
 
 @EVERY
 def test_scores_of_bfloat16_are_summed_in_float32(score):
+    """Those over the cache of search, whose keys are head by head, are the same."""
     query, key = (jnp.asarray(x, jnp.bfloat16) for x in (QUERY, KEY))
     got = SCORES[score].compute(PARAMS[score], query, key)
     assert got.dtype == jnp.float32
     want = SCORES_BY_HAND[score](PARAMS[score], *(np.asarray(x, np.float32) for x in (query, key)))
     # These two round the turned query, or both vectors of length 1, to bfloat16 again.
     assert relative_error(got, want) < (2**-7 if score in ("bilinear", "cosine") else 1e-6)
+    cached = cached_score(SCORES[score], PARAMS[score])(query, jnp.swapaxes(key, 1, 2))
+    assert cached.dtype == jnp.float32
+    assert relative_error(cached, got) < 1e-6
 
 
 def test_in_bfloat16_the_gradient_is_that_of_the_rounded_gradient_of_the_scores():

@@ -17,6 +17,7 @@ from tests.fixtures.tiny import (
     random_pairs,
     random_params,
     relative_error,
+    tiny_and_params,
     tiny_model,
 )
 from transformer_jax.config.model import ModelConfig
@@ -36,8 +37,7 @@ def test_the_watched_layer_is_counted_from_either_end_and_clipped_to_the_depth(k
 
 
 def test_the_watched_weights_are_the_mean_of_the_first_heads_of_one_layer():
-    model = tiny_model(watched_layer=0, watched_heads=2)
-    params = random_params(model)
+    model, params = tiny_and_params(watched_layer=0, watched_heads=2)
     batch = batch_of((9, 7), (9, 7))
     encoded = np.random.default_rng(0).normal(size=(2, 9, 12)).astype(np.float32)
     decode = functools.partial(
@@ -99,8 +99,7 @@ def test_bfloat16_is_for_matrix_products_and_float32_for_all_that_adds_up():
 @pytest.mark.parametrize("changes", [{}, {"norm": "pre"}, {"encoder": "recurrent"}])
 def test_narrow_residuals_change_the_logits_by_rounding_alone(changes):
     batch = batch_of((9, 7), (4, 5))
-    model = tiny_model(**changes)
-    params = random_params(model)
+    model, params = tiny_and_params(**changes)
     narrow = tiny_model(**changes, residual_dtype="bfloat16")
     encoded = jax.eval_shape(lambda: narrow.apply({"params": params}, batch.src, method="encode"))
     narrow_result = changes == {}  # a last norm and a recurrent encoder give float32

@@ -7,7 +7,14 @@ import jax
 import numpy as np
 import pytest
 
-from tests.fixtures.tiny import lay_out, model_inputs, random_pairs, random_params, tiny_model
+from tests.fixtures.tiny import (
+    lay_out,
+    model_inputs,
+    random_pairs,
+    random_params,
+    tiny_and_params,
+    tiny_model,
+)
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.attention.patterns import waiting_place
 from transformer_jax.model.interfaces import Place
@@ -19,8 +26,7 @@ PAIRS = random_pairs(5, [(4, 3), (SOURCE, TARGET)])
 
 @functools.cache
 def forward(**changes):
-    model = tiny_model(num_layers=2, **changes)
-    params = random_params(model)
+    model, params = tiny_and_params(num_layers=2, **changes)
     return jax.jit(lambda batch: model.apply({"params": params}, *model_inputs(batch)))
 
 
@@ -54,8 +60,7 @@ def test_who_waits_for_the_end_is_a_model_with_a_one_way_encoder():
 @pytest.mark.parametrize("memory", ["coverage", "coverage_gru", "coverage_embedding"])
 def test_a_memory_begins_anew_in_each_sentence_whatever_the_row_s_k(memory):
     """A sentence of a packed row has the logits that it has alone, in training too."""
-    model = tiny_model(wait_k=2, wait_k_max=6, attention_memory=memory, num_layers=1)
-    params = random_params(model)
+    model, params = tiny_and_params(wait_k=2, wait_k_max=6, attention_memory=memory, num_layers=1)
     key = {"dropout": hashed(jax.random.key(2))}
     run = jax.jit(lambda sides, rows: model.apply({"params": params}, *sides, rows, rngs=key))
     packed, alone = (lay_out(PAIRS, [numbers] * 6, 16, 12) for numbers in ([0, 1], [1]))

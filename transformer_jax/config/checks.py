@@ -162,8 +162,9 @@ def _excluded(config: Config) -> Iterator[str]:
     for name, key in KEYS.items():
         if not key.excludes or not holds(config, name):
             continue
-        for other, reason in key.excludes.items():
-            if holds(config, other):
+        for setting, reason in key.excludes.items():
+            other, _, _ = setting.partition("=")
+            if holds(config, setting):
                 yield (
                     f"{name}={value_at(config, name)!r} and {other}={value_at(config, other)!r} do "
                     f"not go together: {reason}. Leave one of them out."
@@ -186,7 +187,7 @@ def _unread(config: Config, given: Collection[str]) -> Iterator[str]:
 
 
 def holds(config: Config, setting: str) -> bool:
-    """Whether a config has a setting of `Key.read_with`."""
+    """Whether a config has a setting of `Key.read_with` or `Key.excludes`."""
     name, has_value, wanted = setting.partition("=")
     value = value_at(config, name)
     return value == wanted if has_value else value != KEYS[name].default

@@ -36,7 +36,7 @@ class Key:
     # "KEY=VALUE", or "KEY" for any value but its default: this key has an effect only if one of
     # them holds; empty: always. Nobody may set a key that has no effect (checks.py).
     read_with: tuple[str, ...] = ()
-    # Keys that may not be set beside this one, each with the reason (checks.py).
+    # Settings as in `read_with` that this one may not be beside, each with the reason (checks.py).
     excludes: Mapping[str, str] = dataclasses.field(default_factory=dict)
     # Of a key of the model: another value needs other weights, so train.init_from refuses it.
     in_weights: bool = True

@@ -1,6 +1,7 @@
 """The keys `model.*`: what the model is made of."""
 
 import dataclasses
+import functools
 
 from transformer_jax.config.keys import key
 
@@ -8,11 +9,17 @@ PAPER_DROPOUT = "The paper uses 0.1 (base) and 0.3 (big)."
 SCORES = "transformer_jax.model.attention.scores:SCORES"
 NORMALIZERS = "transformer_jax.model.attention.normalizers:NORMALIZERS"
 CROSS_NORMALIZERS = "transformer_jax.model.attention.cross_normalizers:CROSS_NORMALIZERS"
-WIDEST = 1_000_000
 # What reads some of the keys.
 RECURRENT = ("model.encoder=recurrent", "model.decoder=recurrent")
 CONVOLUTIONAL = ("model.encoder=convolutional", "model.decoder=convolutional")
-MOST_LAYERS = 1_000  # layers are compiled one by one
+# Attention that reads the source from left to right (monotonic.py).
+MONOTONIC = [f"model.cross_normalizer={name}" for name in ("monotonic", "chunkwise", "lookback")]
+# Kinds of keys.
+WIDEST = 1_000_000
+size = functools.partial(key, at_least=1, at_most=WIDEST)
+layers = functools.partial(key, at_least=1, at_most=1_000)  # they are compiled one by one
+rate = functools.partial(key, at_least=0, below=1, in_weights=False)
+option = functools.partial(key, in_weights=False)  # another value needs no other weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,40 +46,28 @@ class ModelConfig:
         "and convolutional as above",
         choices_of="transformer_jax.model.sides.choices:DECODERS",
     )
-    num_layers: int = key(
-        6, "N: layers of the encoder and of the decoder", at_least=1, at_most=MOST_LAYERS
-    )
-    num_encoder_layers: int | None = key(
-        None, "layers of the encoder; None: num_layers", at_least=1, at_most=MOST_LAYERS
-    )
-    num_decoder_layers: int | None = key(
-        None, "layers of the decoder; None: num_layers", at_least=1, at_most=MOST_LAYERS
-    )
-    d_model: int = key(512, "width of every layer's input and output", at_least=1, at_most=WIDEST)
-    num_heads: int = key(8, "h: heads of each attention sub-layer", at_least=1, at_most=WIDEST)
-    num_key_heads: int | None = key(
+    num_layers: int = layers(6, "N: layers of the encoder and of the decoder")
+    num_encoder_layers: int | None = layers(None, "layers of the encoder; None: num_layers")
+    num_decoder_layers: int | None = layers(None, "layers of the decoder; None: num_layers")
+    d_model: int = size(512, "width of every layer's input and output")
+    num_heads: int = size(8, "h: heads of each attention sub-layer")
+    num_key_heads: int | None = size(
         None,
         "heads of keys and values; with fewer than num_heads, several heads of queries use the "
         "same keys, and search reads less (1: multi-query attention, Shazeer 2019; more: "
         "grouped-query attention, Ainslie et al. 2023); None: num_heads",
-        at_least=1,
-        at_most=WIDEST,
     )
-    d_k: int | None = key(
-        None, "size of keys per head; None: d_model / num_heads", at_least=1, at_most=WIDEST
-    )
-    d_v: int | None = key(None, "size of values per head; None: d_k", at_least=1, at_most=WIDEST)
+    d_k: int | None = size(None, "size of keys per head; None: d_model / num_heads")
+    d_v: int | None = size(None, "size of values per head; None: d_k")
     d_ff: int = key(
         2048,
         "hidden units of the feed-forward network; 0: layers without it",
         at_least=0,
         at_most=WIDEST,
     )
-    d_hidden: int | None = key(
+    d_hidden: int | None = size(
         None,
         "recurrent: hidden units per direction; convolutional: of a layer; None: d_model",
-        at_least=1,
-        at_most=WIDEST,
         read_with=RECURRENT + CONVOLUTIONAL,
     )
     kernel_width: int = key(
@@ -89,29 +84,18 @@ class ModelConfig:
         "parameters, lower d_ff by a third (Shazeer 2020)",
         choices_of="transformer_jax.model.layers.feed_forward:ACTIVATIONS",
     )
-    dropout: float = key(
-        0.1,
-        "P_drop, on the embedding sum and on every sub-layer's output",
-        at_least=0,
-        below=1,
-        hint=PAPER_DROPOUT,
-        in_weights=False,
+    dropout: float = rate(
+        0.1, "P_drop, on the embedding sum and on every sub-layer's output", hint=PAPER_DROPOUT
     )
-    attention_dropout: float = key(
+    attention_dropout: float = rate(
         0.0,
         "dropout of the weights of self- and encoder-decoder attention, before they multiply the "
         "values; Vaswani et al. 2017 have none",
-        at_least=0,
-        below=1,
-        in_weights=False,
     )
-    activation_dropout: float = key(
+    activation_dropout: float = rate(
         0.0,
         "dropout of the hidden units of the feed-forward network, after the activation; Vaswani et "
         "al. 2017 have none",
-        at_least=0,
-        below=1,
-        in_weights=False,
     )
     norm: str = key(
         "post",
@@ -165,23 +149,20 @@ class ModelConfig:
         "lookback: MILk, all up to that one (Arivazhagan et al. 2019); None: normalizer",
         choices_of=CROSS_NORMALIZERS,
     )
-    attended_keys: int = key(
+    attended_keys: int = size(
         8,
         "normalizer top_k: keys that a query attends to; with 1 its weight is always 1, so the "
         "matrices of queries and keys learn nothing",
-        at_least=1,
-        at_most=WIDEST,
         read_with=("model.normalizer=top_k", "model.cross_normalizer=top_k"),
         in_weights=False,
     )
-    chunk_width: int = key(
+    chunk_width: int = option(
         4,
         "normalizer chunkwise: source positions that a head attends to, up to where it stops; with "
         "1 it is monotonic, and the matrix of keys learns nothing",
         at_least=1,
         at_most=64,  # each is an operation of the compiled program
         read_with=("model.cross_normalizer=chunkwise",),
-        in_weights=False,
     )
     attention_bias: bool = key(
         False, "biases of the projections of queries, keys and values, and of the joined heads"
@@ -196,50 +177,46 @@ class ModelConfig:
         "RMSNorm of each head's queries and keys, in self- and encoder-decoder attention, with a "
         "gain for each feature (Yang et al. 2025)",
     )
-    window: int | None = key(
+    window: int | None = option(
         None,
         "positions that self-attention sees, an odd number: around the query in the encoder, up to "
         "it in the decoder; None: the whole sentence",
         at_least=1,
-        in_weights=False,
     )
-    global_every: int | None = key(
+    global_every: int | None = option(
         None,
         "with a window: each n-th layer of a stack, counted from 1, sees the whole sentence (Gemma "
         "Team 2024, where n is 2); None: all layers have the window",
         at_least=2,
-        in_weights=False,
     )
-    pattern: str = key(
+    pattern: str = option(
         "all",
         "positions that self-attention sees in the sentence, or in the window; all: each one; "
         "strided: those fewer than stride positions away, and each stride-th (Child et al. 2019)",
         choices_of="transformer_jax.model.attention.patterns:SELF_PATTERNS",
-        in_weights=False,
     )
-    stride: int = key(
+    stride: int = option(
         8,
         "pattern strided: the stride",
         at_least=2,
         at_most=WIDEST,
         read_with=("model.pattern=strided",),
-        in_weights=False,
     )
-    wait_k: int | None = key(
+    wait_k: int | None = size(
         None,
         "target subword t sees the first k + t - 1 source subwords, EOS included, and the "
         "encoder sees nothing later, as if the model translated while it read (Ma et al. 2019); "
         "None: the whole source",
-        at_least=1,
-        at_most=WIDEST,
         in_weights=False,
+        excludes={
+            "model.sources": "it reads one source sentence as it arrives",
+            **dict.fromkeys(MONOTONIC, "both decide how far the source is read"),
+        },
     )
-    wait_k_max: int | None = key(
+    wait_k_max: int | None = size(
         None,
         "one model for several k (Elbayad et al. 2020): training draws each row's k, in each step, "
         "from model.wait_k to this one, and decode.wait_k chooses one; None: always model.wait_k",
-        at_least=1,
-        at_most=WIDEST,
         in_weights=False,
     )
     attention_memory: str | None = key(
@@ -267,12 +244,10 @@ class ModelConfig:
         "learned positions, encoder synthesizer: subwords of a sentence, EOS included",
         at_least=1,
     )
-    relative_distance: int = key(
+    relative_distance: int = size(
         16,
         "positions relative and contextual: k, the largest distance with a vector of its own; keys "
         "that are farther away use the vector of distance k",
-        at_least=1,
-        at_most=WIDEST,
         read_with=("model.positions=relative", "model.positions=contextual"),
     )
     relative_values: bool = key(
@@ -287,24 +262,29 @@ class ModelConfig:
         "several languages are read as one, end to end (Dabre et al. 2017)",
         at_least=1,
         at_most=64,
+        excludes=dict.fromkeys(MONOTONIC, "it reads one source sentence from left to right"),
     )
-    combination: str = key(
+    combination: str = option(
         "flat",
         "how encoder-decoder attention reads several source sentences; flat: with one softmax over "
         "all (Libovicky and Helcl 2017); parallel: the sum of attention to each sentence alone, "
         "with the same matrices (Libovicky et al. 2018), where the weights that other parts use "
         "and plots show are the mean over sentences",
         choices_of="transformer_jax.model.attention.combinations:COMBINATIONS",
-        in_weights=False,
+        excludes={
+            "model.attention_memory": "the one has a softmax for each source sentence, and the "
+            "other one over the whole source"
+        },
     )
-    source_eos: bool = key(
+    source_eos: bool = option(
         True,
         "whether the model sees EOS, which ends every source; False: it is hidden like padding, as "
         "in models that read sources without EOS (OpenNMT)",
-        in_weights=False,
     )
     tie_embeddings: bool = key(
-        True, "one matrix for source, target and output embeddings (section 3.4)"
+        True,
+        "one matrix for source, target and output embeddings (section 3.4)",
+        excludes={"model.encoder=none": "there are no vectors of a source to keep apart"},
     )
     tie_output: bool = key(
         False,
@@ -320,26 +300,22 @@ class ModelConfig:
         "et al. 2018)",
         choices_of="transformer_jax.model.outputs.choices:OUTPUTS",
     )
-    marginal_positions: int = key(
+    marginal_positions: int = size(
         5,
         "output marginal: k, source positions that are summed over",
-        at_least=1,
-        at_most=WIDEST,
         read_with=("model.output=marginal",),
         in_weights=False,
     )
     output_bias: bool = key(False, "a bias of every subword's logit")
-    dtype: str = key(
+    dtype: str = option(
         "float32",
         "of activations; parameters stay float32",
         choices=("float32", "bfloat16"),
-        in_weights=False,
     )
-    residual_dtype: str = key(
+    residual_dtype: str = option(
         "float32",
         "of the sums x + f(x), from layer to layer; norms compute in float32",
         choices=("float32", "bfloat16"),
-        in_weights=False,
     )
     attention_kernel: str = key(
         "auto",
@@ -349,16 +325,15 @@ class ModelConfig:
         choices=("auto", "plain", "fused"),
         mutable=True,
     )
-    watched_layer: int = key(
+    watched_layer: int = option(
         -2,
         "the decoder's layer whose encoder-decoder weights other parts may use, such as the "
         "coverage penalty of search; from 0; below 0: counted from the last layer; clipped to the "
         "layers",
         at_least=-1_000,
-        in_weights=False,
     )
-    watched_heads: int | None = key(
-        None, "the first heads of that layer, averaged; None: all", at_least=1, in_weights=False
+    watched_heads: int | None = option(
+        None, "the first heads of that layer, averaged; None: all", at_least=1
     )
 
     @property
@@ -378,7 +353,7 @@ class ModelConfig:
 
     @property
     def axis_sizes(self) -> dict[str, int]:
-        """Sizes of the axes of an attention's parameters, by name."""
+        """Sizes of the axes of a layer's parameters, by name."""
         d_k, d_v = self.head_sizes
         return {
             "heads": self.num_heads,
@@ -386,6 +361,7 @@ class ModelConfig:
             "d_k": d_k,
             "d_v": d_v,
             "d_model": self.d_model,
+            "d_ff": self.d_ff,
         }
 
     @property

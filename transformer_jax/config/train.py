@@ -51,6 +51,9 @@ class TrainConfig:
         "learns to align, and that `align` uses (Garg et al. 2019, section 4.3)",
         choices=("past", "full"),
         read_with=("train.alignment_weight",),
+        excludes=dict.fromkeys(
+            ("model.window", "model.wait_k", "model.pattern"), "it leaves out a part of the text"
+        ),
     )
     avoidance_weight: float = key(
         0.0,
@@ -97,7 +100,11 @@ class TrainConfig:
         choices=("reinforce",),
         excludes={
             "train.alignment_context": "its second pass predicts nothing from which draws could "
-            "learn"
+            "learn",
+            "model.output": UNTESTED,
+            "model.combination": "a draw reads one position of all source sentences",
+            "model.attention_memory": "it would remember the weights, not the positions that were "
+            "read",
         },
     )
     optimizer: str = key(

@@ -38,13 +38,31 @@ class Box(LogicallyPartitioned):
     summed: int = flax.struct.field(default=0, pytree_node=False)
 
 
+# The names of parameters' axes, by what their sizes are; other axes have no name.
+NAME_OF_SIZE = {
+    "heads": HEADS,
+    "key_heads": KEY_HEADS,
+    **dict.fromkeys(("d_ff", "hidden"), HIDDEN),
+    **dict.fromkeys(("d_model", "encoded", "memory"), FEATURES),
+    **dict.fromkeys(("distances", "buckets"), DISTANCES),
+}
+
+
 class Parameter(NamedTuple):
     """A parameter that a part of the model (a score, a normalizer) asks its module for."""
 
     initializer: Initializer
     sizes: tuple[str, ...]  # its axes: "heads", "d_k", "encoded", ...
-    names: Names
     summed: int = 0  # as in Box
+
+    @property
+    def names(self) -> Names:
+        """The names of its axes."""
+        names = [NAME_OF_SIZE.get(size) for size in self.sizes]
+        if names == [FEATURES]:  # a vector is small: every device has the whole
+            return (None,)
+        # A mesh divides one axis of a name: the last one.
+        return tuple(None if name in names[n + 1 :] else name for n, name in enumerate(names))
 
 
 def constrain(x: Array, *names: str | None) -> Array:

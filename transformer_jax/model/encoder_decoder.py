@@ -17,7 +17,6 @@ from jax import Array, lax
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.attention.combinations import COMBINATIONS
 from transformer_jax.model.attention.cross_normalizers import stateful
-from transformer_jax.model.attention.hard_attention import Sampled
 from transformer_jax.model.axes import (
     BATCH,
     FEATURES,
@@ -80,9 +79,9 @@ class EncoderDecoder(nn.Module):
             init = named(nn.initializers.zeros, None, FEATURES)
             self.source_vectors = self.param("sources", init, (config.sources, config.d_model))
         features = ENCODERS[config.encoder].features(config)
-        axes = {"d_model": config.d_model, "encoded": features}
+        axes = {"d_model": config.d_model, "hidden": config.d_model, "encoded": features}
         self.output_params = declared(self, self.out().parameters, axes)
-        self.source_side = ENCODERS[config.encoder](config, self.remat)
+        self.source_side: Any = ENCODERS[config.encoder](config, self.remat)
         self.target_side = self._decoder()
         nn.share_scope(self, self.source_side)
         nn.share_scope(self, self.target_side)
@@ -113,9 +112,8 @@ class EncoderDecoder(nn.Module):
         source: Packed,
         target: Packed,
         rows_B: Array | None = None,
-        *,
-        full_context: bool = False,
-    ) -> tuple[Array, Array | None]:
+        **options: bool,
+    ) -> tuple[Array, Any]:
         """The decoder's output before the vocabulary, and the watched weights.
 
         Args:
@@ -123,28 +121,17 @@ class EncoderDecoder(nn.Module):
           source: the source side of the batch.
           target: the target side, its ids shifted right.
           rows_B: numbers of the rows in the global batch `[batch]`, for dropout; None: no dropout.
-          full_context: whether each position sees the whole target, as in `align`.
+          options: `full_context` and `draws` of a Transformer's decoder (transformer.py).
 
         Returns:
           float32 `[batch, tgt_len, d_model]`, and `[batch, tgt_len, src_len]` or None. The weights
           at a position belong to the subword that is predicted there.
         """
-        x_BLD, place = self._decoder_input(target, rows_B)
-        run = self.target_side.in_full_context if full_context else self.target_side
-        return run(x_BLD, place, encoded_BME, self.source_place(source), rows_B)
-
-    def decode_with_draws(
-        self, encoded_BME: Array, source: Packed, target: Packed, rows_B: Array
-    ) -> tuple[Array, Sampled]:
-        """Like `decode`, but each head of the watched layer reads one position, which is drawn."""
-        x_BLD, place = self._decoder_input(target, rows_B)
-        run = self.target_side.with_draws
-        return run(x_BLD, place, encoded_BME, self.source_place(source), rows_B)
-
-    def _decoder_input(self, target: Packed, rows_B: Array | None) -> tuple[Array, Place]:
         place = place_of(target)
         vectors = self.target_side.position_vectors(place.positions, place.positions.shape[1])
-        return self._embed_target(target.ids, vectors, rows_B), place
+        x_BLD = self._embed_target(target.ids, vectors, rows_B)
+        seen = self.source_place(source)
+        return self.target_side(x_BLD, place, encoded_BME, seen, rows_B, **options)
 
     def source_place(self, source: Packed) -> Place:
         """The place of the source, with what attention to it asks for: sentences, words."""

@@ -5,7 +5,7 @@ Dimension key
   E features of the encoder's output   D d_model   S keys of the cache, T K   V vocabulary
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -195,12 +195,3 @@ class LossSums(NamedTuple):
 def reads_source(config: ModelConfig) -> bool:
     """Whether the model has an encoder; without one it is a language model."""
     return config.encoder != "none"
-
-
-def no_limit(config: ModelConfig) -> None:
-    """For a part that reads sentences of any length: no largest number of positions."""
-
-
-def no_problems(config: ModelConfig) -> Iterator[str]:
-    """For a part that fits every config: nothing to refuse."""
-    yield from ()

@@ -6,12 +6,11 @@ Dimension key
   B batch   L target length   M source length   H heads
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.attention.normalizers import Normalize
 
 
@@ -46,15 +45,3 @@ COMBINATIONS: dict[str, Callable[[Normalize, Array, int], Normalize] | None] = {
     "flat": None,
     "parallel": parallel,
 }
-
-
-def problems(config: ModelConfig) -> Iterator[str]:
-    """Why the sentences cannot be joined in this way, with the fix; empty if they can."""
-    if COMBINATIONS[config.combination] is None:
-        return
-    if config.attention_memory is not None:
-        yield (
-            f"model.attention_memory={config.attention_memory!r} has one softmax over the whole "
-            f"source, and model.combination={config.combination!r} one for each sentence. Use "
-            "model.combination='flat', or model.attention_memory=None."
-        )

@@ -132,9 +132,3 @@ def problems(config: ModelConfig) -> Iterator[str]:
             f"encoder-decoder attention cannot have the normalizer {name!r}. Set "
             "model.cross_normalizer='softmax', or model.attention_memory=None."
         )
-    if config.wait_k is not None and name in MONOTONIC:
-        yield (
-            f"model.wait_k={config.wait_k} and the normalizer {name!r} of encoder-decoder "
-            "attention both decide how far the source is read. Set model.wait_k=None, or "
-            "model.cross_normalizer='softmax'."
-        )

@@ -22,7 +22,7 @@ from transformer_jax.model.attention.stateful_normalizers import (
     Source,
     Stateful,
 )
-from transformer_jax.model.axes import FEATURES, HEADS, Parameter
+from transformer_jax.model.axes import Parameter
 from transformer_jax.model.interfaces import Params
 
 MAX_FERTILITY = 2.0  # N of Tu et al. 2016
@@ -174,36 +174,29 @@ def coverage_embedding_step(params: Params, state: Array, now: Scored) -> tuple[
 
 
 _xavier = nn.initializers.xavier_uniform
+_of_first, _of_second = _xavier(in_axis=0, out_axis=2), _xavier(in_axis=1, out_axis=2)
 _zeros = nn.initializers.zeros
 
 _GATES = {  # parameters of a coverage vector's gated recurrent unit
-    "from_weight": Parameter(nn.initializers.normal(1.0), ("heads", "gates"), (HEADS, None)),
-    "from_state": Parameter(
-        _xavier(in_axis=1, out_axis=2), ("heads", "coverage", "gates"), (HEADS, None, None)
-    ),
-    "gate_bias": Parameter(_zeros, ("heads", "gates"), (HEADS, None)),
+    "from_weight": Parameter(nn.initializers.normal(1.0), ("heads", "gates")),
+    "from_state": Parameter(_of_second, ("heads", "coverage", "gates")),
+    "gate_bias": Parameter(_zeros, ("heads", "gates")),
 }
 
 ATTENTION_MEMORIES: dict[str, Stateful] = {
     "coverage": Stateful(
         parameters={
-            "coverage": Parameter(_zeros, ("heads",), (HEADS,)),
-            "fertility": Parameter(_zeros, ("encoded", "heads"), (FEATURES, HEADS)),
+            "coverage": Parameter(_zeros, ("heads",)),
+            "fertility": Parameter(_zeros, ("encoded", "heads")),
         },
         prepare=fertility,
         step=coverage_step,
     ),
     "coverage_gru": Stateful(
         parameters={
-            "coverage": Parameter(_zeros, ("heads", "coverage"), (HEADS, None)),
-            "from_source": Parameter(
-                _xavier(in_axis=0, out_axis=2),
-                ("encoded", "heads", "gates"),
-                (FEATURES, HEADS, None),
-            ),
-            "from_query": Parameter(
-                _xavier(in_axis=1, out_axis=2), ("heads", "d_k", "gates"), (HEADS, None, None)
-            ),
+            "coverage": Parameter(_zeros, ("heads", "coverage")),
+            "from_source": Parameter(_of_first, ("encoded", "heads", "gates")),
+            "from_query": Parameter(_of_second, ("heads", "d_k", "gates")),
             **_GATES,
         },
         prepare=gates_of_source,
@@ -213,17 +206,9 @@ ATTENTION_MEMORIES: dict[str, Stateful] = {
     ),
     "coverage_embedding": Stateful(
         parameters={
-            "coverage": Parameter(_zeros, ("heads", "coverage"), (HEADS, None)),
-            "from_source_word": Parameter(
-                _xavier(in_axis=0, out_axis=2),
-                ("d_model", "heads", "coverage"),
-                (FEATURES, HEADS, None),
-            ),
-            "from_word": Parameter(
-                _xavier(in_axis=0, out_axis=2),
-                ("d_model", "heads", "gates"),
-                (FEATURES, HEADS, None),
-            ),
+            "coverage": Parameter(_zeros, ("heads", "coverage")),
+            "from_source_word": Parameter(_of_first, ("d_model", "heads", "coverage")),
+            "from_word": Parameter(_of_first, ("d_model", "heads", "gates")),
             **_GATES,
         },
         prepare=full_coverage,
@@ -233,7 +218,7 @@ ATTENTION_MEMORIES: dict[str, Stateful] = {
         reads_words=True,
     ),
     "markov": Stateful(
-        parameters={"markov": Parameter(_zeros, ("neighbors", "heads"), (None, HEADS))},
+        parameters={"markov": Parameter(_zeros, ("neighbors", "heads"))},
         prepare=lambda params, source: (),
         step=markov_step,
         features=None,

@@ -32,7 +32,7 @@ from transformer_jax.model.attention.stateful_normalizers import (
     Source,
     Stateful,
 )
-from transformer_jax.model.axes import FEATURES, HEADS, Parameter
+from transformer_jax.model.axes import Parameter
 from transformer_jax.model.interfaces import Params
 
 FIRST_BIAS = -1.0  # the energies' first bias (Raffel et al. 2017, section 2.4: below 0)
@@ -119,19 +119,18 @@ def expected_monotonic(params: Params, scored: Scored, begins_BL: Array, noise: 
     return expected_stops(energies_BHLM, scored.mask_HM, begins_BL)
 
 
-_STOP_BIAS = Parameter(nn.initializers.constant(FIRST_BIAS), ("heads",), (HEADS,))
+_STOP_BIAS = Parameter(nn.initializers.constant(FIRST_BIAS), ("heads",))
 
 
-def monotonic(config: ModelConfig) -> Stateful:
-    """Raffel et al. 2017: the score of the head is the energy, with a bias of its own."""
-    return Stateful(
-        parameters={"stop_bias": _STOP_BIAS},
-        prepare=lambda params, source: (),
-        step=monotonic_step,
-        state=SearchArray(("heads",), jnp.int32),
-        features=None,
-        expected=expected_monotonic,
-    )
+# The score of the head is the energy, with a bias of its own.
+HARD = Stateful(
+    parameters={"stop_bias": _STOP_BIAS},
+    prepare=lambda params, source: (),
+    step=monotonic_step,
+    state=SearchArray(("heads",), jnp.int32),
+    features=None,
+    expected=expected_monotonic,
+)
 
 
 # Softmax over what is before the stop ------------------------------------------------------------
@@ -238,7 +237,7 @@ def _softened(soften: Soften, width: int | None) -> Stateful:
         return jax.checkpoint(soften)(stops_BHLM, scored.scores_HM, scored.mask_HM)
 
     xavier = nn.initializers.xavier_uniform(in_axis=0, out_axis=(1, 2))
-    stop_key = Parameter(xavier, ("encoded", "heads", "d_k"), (FEATURES, HEADS, None))
+    stop_key = Parameter(xavier, ("encoded", "heads", "d_k"))
     return Stateful(
         parameters={"stop_bias": _STOP_BIAS, "stop_key": stop_key},
         prepare=stop_keys,
@@ -249,19 +248,12 @@ def _softened(soften: Soften, width: int | None) -> Stateful:
     )
 
 
-def chunkwise(config: ModelConfig) -> Stateful:
-    """Chiu and Raffel 2018 (MoChA): a softmax over a chunk that ends at the stop."""
-    soften = functools.partial(over_chunks, width=config.chunk_width)
-    return _softened(soften, config.chunk_width)
-
-
-def lookback(config: ModelConfig) -> Stateful:
-    """Arivazhagan et al. 2019 (MILk): a softmax over everything up to the stop."""
-    return _softened(over_all_before, None)
+def _chunkwise(config: ModelConfig) -> Stateful:
+    return _softened(functools.partial(over_chunks, width=config.chunk_width), config.chunk_width)
 
 
 MONOTONIC: dict[str, Callable[[ModelConfig], Stateful]] = {
-    "monotonic": monotonic,
-    "chunkwise": chunkwise,
-    "lookback": lookback,
+    "monotonic": lambda config: HARD,
+    "chunkwise": _chunkwise,
+    "lookback": lambda config: _softened(over_all_before, None),
 }

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model.axes import HEADS, Parameter
+from transformer_jax.model.axes import Parameter
 from transformer_jax.model.interfaces import Params
 from transformer_jax.model.layers.dropout import NoiseSource
 from transformer_jax.model.layers.norms import rms_norm
@@ -248,14 +248,14 @@ NORMALIZERS: dict[str, Normalizer] = {
     ),
     "sink": Normalizer(
         lambda config, params, noise: functools.partial(with_sink, params, kept=config.dtype),
-        parameters={"sink": Parameter(nn.initializers.zeros, ("heads",), (HEADS,))},
+        parameters={"sink": Parameter(nn.initializers.zeros, ("heads",))},
         sums_to_1=False,
     ),
     "talking_heads": Normalizer(
         lambda config, params, noise: functools.partial(talking_heads, params, kept=config.dtype),
         parameters={
-            "mix_scores": Parameter(_identity, ("heads", "heads"), (None, HEADS)),
-            "mix_weights": Parameter(_identity, ("heads", "heads"), (None, HEADS)),
+            "mix_scores": Parameter(_identity, ("heads", "heads")),
+            "mix_weights": Parameter(_identity, ("heads", "heads")),
         },
         sums_to_1=False,
         signed=True,
@@ -263,8 +263,8 @@ NORMALIZERS: dict[str, Normalizer] = {
     "differential": Normalizer(
         lambda config, params, noise: functools.partial(differential, params, kept=config.dtype),
         parameters={
-            "lambda": Parameter(nn.initializers.constant(FIRST_LAMBDA), ("heads",), (HEADS,)),
-            "gain": Parameter(nn.initializers.ones, ("heads", "d_v"), (HEADS, None)),
+            "lambda": Parameter(nn.initializers.constant(FIRST_LAMBDA), ("heads",)),
+            "gain": Parameter(nn.initializers.ones, ("heads", "d_v")),
         },
         sums_to_1=False,
         signed=True,

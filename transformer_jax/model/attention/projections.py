@@ -16,7 +16,7 @@ import jax
 from jax import Array
 
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model.axes import FEATURES, HEADS, KEY_HEADS, Parameter
+from transformer_jax.model.axes import Parameter
 from transformer_jax.model.layers.matrix_products import product
 from transformer_jax.model.layers.norms import rms_norm
 
@@ -26,24 +26,22 @@ _joined = _xavier(in_axis=(0, 1), out_axis=2)
 _zeros, _ones = nn.initializers.zeros, nn.initializers.ones
 
 PROJECTIONS = {
-    "query": Parameter(_split, ("d_model", "heads", "d_k"), (FEATURES, HEADS, None), 1),
-    "key": Parameter(_split, ("memory", "key_heads", "d_k"), (FEATURES, KEY_HEADS, None), 1),
-    "value": Parameter(_split, ("memory", "key_heads", "d_v"), (FEATURES, KEY_HEADS, None), 1),
-    "out": Parameter(_joined, ("heads", "d_v", "d_model"), (HEADS, None, FEATURES), 2),
+    "query": Parameter(_split, ("d_model", "heads", "d_k"), 1),
+    "key": Parameter(_split, ("memory", "key_heads", "d_k"), 1),
+    "value": Parameter(_split, ("memory", "key_heads", "d_v"), 1),
+    "out": Parameter(_joined, ("heads", "d_v", "d_model"), 2),
 }
 BIASES = {  # with model.attention_bias
-    "query_bias": Parameter(_zeros, ("heads", "d_k"), (HEADS, None)),
-    "key_bias": Parameter(_zeros, ("key_heads", "d_k"), (KEY_HEADS, None)),
-    "value_bias": Parameter(_zeros, ("key_heads", "d_v"), (KEY_HEADS, None)),
-    "out_bias": Parameter(_zeros, ("d_model",), (None,)),
+    "query_bias": Parameter(_zeros, ("heads", "d_k")),
+    "key_bias": Parameter(_zeros, ("key_heads", "d_k")),
+    "value_bias": Parameter(_zeros, ("key_heads", "d_v")),
+    "out_bias": Parameter(_zeros, ("d_model",)),
 }
 GAINS = {  # with model.qk_norm; all heads of a layer share them
-    "query_gain": Parameter(_ones, ("d_k",), (None,)),
-    "key_gain": Parameter(_ones, ("d_k",), (None,)),
+    "query_gain": Parameter(_ones, ("d_k",)),
+    "key_gain": Parameter(_ones, ("d_k",)),
 }
-GATE = {  # with model.attention_gate
-    "gate": Parameter(_split, ("d_model", "heads", "d_v"), (FEATURES, HEADS, None), 1),
-}
+GATE = {"gate": Parameter(_split, ("d_model", "heads", "d_v"), 1)}  # with model.attention_gate
 
 
 def options(config: ModelConfig) -> dict[str, Parameter]:

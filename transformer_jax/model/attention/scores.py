@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.model.axes import HEADS, Parameter
+from transformer_jax.model.axes import Parameter
 from transformer_jax.model.interfaces import Params
 from transformer_jax.model.layers.matrix_products import einsum, sum_type
 from transformer_jax.model.layers.norms import unit
@@ -179,16 +179,14 @@ SCORES: dict[str, Score] = {
         bilinear,
         factor=_one,
         vectors=turned,
-        parameters={
-            "matrix": Parameter(_scaled_identity, ("heads", "d_k", "d_k"), (HEADS, None, None))
-        },
+        parameters={"matrix": Parameter(_scaled_identity, ("heads", "d_k", "d_k"))},
     ),
     "cosine": Score(
         cosine,
         factor=_one,
         vectors=unit_vectors,
         rotates=True,
-        parameters={"gain": Parameter(nn.initializers.constant(FIRST_GAIN), ("heads",), (HEADS,))},
+        parameters={"gain": Parameter(nn.initializers.constant(FIRST_GAIN), ("heads",))},
     ),
     "additive": Score(
         additive,
@@ -196,9 +194,8 @@ SCORES: dict[str, Score] = {
             "vector": Parameter(
                 nn.initializers.variance_scaling(1.0, "fan_in", "normal", in_axis=1, out_axis=0),
                 ("heads", "d_k"),
-                (HEADS, None),
             ),
-            "bias": Parameter(nn.initializers.zeros, ("heads", "d_k"), (HEADS, None)),
+            "bias": Parameter(nn.initializers.zeros, ("heads", "d_k")),
         },
     ),
 }

@@ -19,7 +19,7 @@ from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.attention.normalizers import softmax
 from transformer_jax.model.attention.patterns import same_sentence
 from transformer_jax.model.attention.projections import PROJECTIONS
-from transformer_jax.model.axes import BATCH, FEATURES, HEADS, Parameter, constrain, declared
+from transformer_jax.model.axes import BATCH, HEADS, Parameter, constrain, declared
 from transformer_jax.model.interfaces import Context
 from transformer_jax.model.layers.dropout import weight_dropout
 from transformer_jax.model.layers.matrix_products import (
@@ -40,12 +40,10 @@ BY_HEAD = (BATCH, None, HEADS, None)
 
 SYNTHESIZER: Mapping[str, Parameter] = {
     "query": PROJECTIONS["query"],
-    "query_bias": Parameter(_zeros, ("heads", "d_k"), (HEADS, None)),
-    "table": Parameter(_table, ("heads", "d_k", "columns"), (HEADS, None, None)),
-    "table_bias": Parameter(_zeros, ("heads", "columns"), (HEADS, None)),
-    "value": Parameter(
-        PROJECTIONS["value"].initializer, ("d_model", "heads", "d_v"), (FEATURES, HEADS, None), 1
-    ),
+    "query_bias": Parameter(_zeros, ("heads", "d_k")),
+    "table": Parameter(_table, ("heads", "d_k", "columns")),
+    "table_bias": Parameter(_zeros, ("heads", "columns")),
+    "value": PROJECTIONS["value"]._replace(sizes=("d_model", "heads", "d_v")),
     "out": PROJECTIONS["out"],
 }
 

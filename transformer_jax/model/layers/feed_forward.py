@@ -12,7 +12,7 @@ import flax.linen as nn
 import jax
 from jax import Array
 
-from transformer_jax.model.axes import BATCH, FEATURES, HIDDEN, constrain, named
+from transformer_jax.model.axes import BATCH, HIDDEN, Parameter, constrain, declared
 from transformer_jax.model.interfaces import Cache, Context, StepContext
 from transformer_jax.model.layers.dropout import Drop, Dropout, kept
 from transformer_jax.model.layers.matrix_products import add_bias, product
@@ -77,33 +77,34 @@ def feed_forward(
     return add_bias(product("BLF,FD->BLD", hidden_BLF, outer_FD, x_BLD.dtype), outer_bias_D)
 
 
+_xavier, _zeros = nn.initializers.xavier_uniform(), nn.initializers.zeros
+NETWORK = {
+    "inner": Parameter(_xavier, ("d_model", "d_ff"), 1),
+    "inner_bias": Parameter(_zeros, ("d_ff",)),
+    "outer": Parameter(_xavier, ("d_ff", "d_model"), 1),
+    "outer_bias": Parameter(_zeros, ("d_model",)),
+}
+# What a gated network has too.
+LINEAR = {"linear": NETWORK["inner"], "linear_bias": NETWORK["inner_bias"]}
+
+
 class FeedForward(Sublayer):
     """The position-wise feed-forward network of a layer."""
 
     @nn.compact
     def __call__(self, x_BLD: Array, context: Context | None = None) -> tuple[Array, None]:
         """From `[batch, length, d_model]` to the same shape."""
-        d_model, d_ff, dtype = self.config.d_model, self.config.d_ff, self.config.dtype
-        xavier = nn.initializers.xavier_uniform()
-        zeros = nn.initializers.zeros
-        widening = named(xavier, FEATURES, HIDDEN, summed=1)
-        narrowing = named(xavier, HIDDEN, FEATURES, summed=1)
-        inner_DF = self.param("inner", widening, (d_model, d_ff))
-        inner_bias_F = self.param("inner_bias", named(zeros, HIDDEN), (d_ff,))
-        outer_FD = self.param("outer", narrowing, (d_ff, d_model))
-        outer_bias_D = self.param("outer_bias", named(zeros, None), (d_model,))
-        linear = None
-        if ACTIVATIONS[self.config.activation].gated:
-            linear_DF = self.param("linear", widening, (d_model, d_ff))
-            linear = linear_DF, self.param("linear_bias", named(zeros, HIDDEN), (d_ff,))
+        config = self.config
+        is_gated = ACTIVATIONS[config.activation].gated
+        params = declared(self, NETWORK | (LINEAR if is_gated else {}), config.axis_sizes)
         y_BLD = feed_forward(
-            x_BLD.astype(dtype),
-            inner_DF,
-            inner_bias_F,
-            outer_FD,
-            outer_bias_D,
-            activation=self.config.activation,
-            linear=linear,
+            x_BLD.astype(config.dtype),
+            params["inner"],
+            params["inner_bias"],
+            params["outer"],
+            params["outer_bias"],
+            activation=config.activation,
+            linear=(params["linear"], params["linear_bias"]) if is_gated else None,
             drop=self._drop(context),
         )
         return y_BLD, None

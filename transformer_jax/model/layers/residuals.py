@@ -81,7 +81,7 @@ class ResidualKind(NamedTuple):
     constants: Callable[[ModelConfig, bool], Constants] = no_constants
 
 
-_WEIGHT = Parameter(nn.initializers.zeros, (), ())
+_WEIGHT = Parameter(nn.initializers.zeros, ())
 RESIDUALS: dict[str, ResidualKind] = {
     "post": ResidualKind("sum"),
     "pre": ResidualKind("input"),
@@ -120,10 +120,3 @@ def problems(config: ModelConfig, are_transformers: bool) -> Iterator[str]:
             f"not for an encoder of kind {config.encoder} with a decoder of kind {config.decoder}. "
             "Use model.norm='post' or 'pre'."
         )
-    for name in ("norm_kind", "norm_epsilon"):
-        value = getattr(config, name)
-        if kind.normalizes is None and value != getattr(ModelConfig, name):
-            yield (
-                f"model.{name}={value!r} changes nothing with model.norm={config.norm!r}, which "
-                "normalizes nothing. Leave it out."
-            )

@@ -3,9 +3,6 @@
 A new output is a class and its line in `OUTPUTS`.
 """
 
-from collections.abc import Iterator
-
-from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.outputs.history_output import History
 from transformer_jax.model.outputs.marginal_output import Marginal
 from transformer_jax.model.outputs.mixed_outputs import Copy
@@ -17,8 +14,3 @@ OUTPUTS: dict[str, type[Softmax]] = {
     "history": History,
     "marginal": Marginal,
 }
-
-
-def problems(config: ModelConfig) -> Iterator[str]:
-    """Why this output cannot be combined with the model's other keys, with the fix."""
-    yield from OUTPUTS[config.output].problems(config)

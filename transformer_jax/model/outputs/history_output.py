@@ -16,7 +16,7 @@ from jax import Array
 from transformer_jax.model.attention.cached_attention import cached_places, own_past, replaced
 from transformer_jax.model.attention.normalizers import masked
 from transformer_jax.model.attention.patterns import causal, mask_of, same_sentence
-from transformer_jax.model.axes import BATCH, FEATURES, HIDDEN, Parameter, zeros
+from transformer_jax.model.axes import BATCH, Parameter, zeros
 from transformer_jax.model.interfaces import (
     Cache,
     Given,
@@ -34,12 +34,11 @@ from transformer_jax.model.outputs.mixed_outputs import MixedOutput, wide
 class History(MixedOutput):
     """A pointer sentinel (Merity et al. 2016): it can repeat subwords of the translation so far."""
 
+    watches = False
     parameters: ClassVar[Mapping[str, Parameter]] = {
-        "history_query": Parameter(
-            nn.initializers.xavier_uniform(), ("d_model", "d_model"), (FEATURES, HIDDEN), 1
-        ),
-        "history_query_bias": Parameter(nn.initializers.zeros, ("d_model",), (None,)),
-        "history_sentinel": Parameter(nn.initializers.zeros, ("d_model",), (None,)),
+        "history_query": Parameter(nn.initializers.xavier_uniform(), ("d_model", "hidden"), 1),
+        "history_query_bias": Parameter(nn.initializers.zeros, ("d_model",)),
+        "history_sentinel": Parameter(nn.initializers.zeros, ("d_model",)),
     }
 
     def mixture(self, params: Params, x_BLD: Array, seen: tuple[Array, Array, Array]) -> Mixture:

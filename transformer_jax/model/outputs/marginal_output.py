@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.model.axes import BATCH, FEATURES, HIDDEN, Parameter, zeros
-from transformer_jax.model.interfaces import Cache, Given, Now, Params, SearchSizes, StepGiven
+from transformer_jax.model.axes import BATCH, Parameter, zeros
+from transformer_jax.model.interfaces import Params, SearchSizes
 from transformer_jax.model.layers.matrix_products import product
 from transformer_jax.model.outputs.mixed_loss import LEAST_MASS, Mixture, safe_log
 from transformer_jax.model.outputs.mixed_outputs import MixedOutput, wide
@@ -24,11 +24,9 @@ from transformer_jax.text.batches import Packed
 class Marginal(MixedOutput):
     """The exact marginal of hard attention: a softmax for each of the best source positions."""
 
-    watches, divides_by_sum = True, True
+    divides_by_sum = True
     parameters: ClassVar[Mapping[str, Parameter]] = {
-        "marginal_context": Parameter(
-            nn.initializers.xavier_uniform(), ("encoded", "d_model"), (FEATURES, HIDDEN), 1
-        )
+        "marginal_context": Parameter(nn.initializers.xavier_uniform(), ("encoded", "hidden"), 1)
     }
 
     def mixture(self, params: Params, x_BLD: Array, seen: tuple[Array, Array]) -> Mixture:
@@ -55,11 +53,6 @@ class Marginal(MixedOutput):
         )
         return Mixture(x_BLD[..., None, :] + contexts_BLCD, log_weights_BLC, None)
 
-    def seen(self, x_BLD: Array, given: Given) -> tuple[Array, Array]:
-        """The watched weights, and a vector for each source position."""
-        assert given.watched_BLM is not None
-        return given.watched_BLM, self.remember(given.params, given.encoded_BME, given.source)
-
     def remember(self, params: Params, encoded_BME: Array, source: Packed) -> Array:
         """v = W e, float32 `[batch, src_len, d_model]`, with e the encoder's output."""
         matrix_ED = params["marginal_context"]
@@ -69,9 +62,3 @@ class Marginal(MixedOutput):
     def empty_memory(self, sizes: SearchSizes) -> Any:
         """The shapes of `remember`, boxed with the names of their axes."""
         return zeros((sizes.batch, sizes.src_length, self.config.d_model), (BATCH, None, None))
-
-    def step(self, x_BKD: Array, given: StepGiven, now: Now, cache: Cache) -> tuple[Array, Cache]:
-        """Log probabilities `[batch, beams, vocabulary]`, and the cache."""
-        assert given.watched_BKM is not None
-        mixture = self.mixture(given.params, x_BKD, (given.watched_BKM, given.memory))
-        return self.step_log_probs(given.prepared_DV, mixture), cache

@@ -9,21 +9,19 @@ its responsibility, its share of the target's probability.
 Dimension key
   B batch   L target length   C components   V vocabulary, padded   D d_model
   M, P positions that the pointer points to
-  N blocks   R replicas, which hold different rows   b rows of one replica in one block
+  R replicas, which hold different rows   b rows of one replica in one block
 """
 
-import functools
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.model.axes import BATCH, VOCABULARY, constrain
 from transformer_jax.model.interfaces import LossSums
-from transformer_jax.model.layers.matrix_products import settled, sum_type
 from transformer_jax.model.outputs.cross_entropy import PAD_LOGIT, LossSettings
-from transformer_jax.model.outputs.softmax_output import output_logits, split_rows, zero_sums
+from transformer_jax.model.outputs.loss_blocks import BlockLoss, Parts, loss_by_blocks
+from transformer_jax.model.outputs.softmax_output import output_logits
 
 LEAST_MASS = 1e-30  # probabilities of the pointer below this count as 0
 RELATIVE_TOLERANCE = 1e-5  # two sums of the same probabilities differ by less, through rounding
@@ -101,21 +99,13 @@ def mixture_loss(
         equal_BMM = candidates_BM[:, None] == candidates_BM[..., None]
         mass_BLM = jax.lax.stop_gradient(mass_BLM)
         pointed_BLM = jnp.einsum("BLP,BPM->BLM", mass_BLM, equal_BMM.astype(mass_BLM.dtype))
-    parts = _Parts(mixture.x_BLCD, table_VD, mixture.log_weights_BLC, log_pointed_BL)
-    return _loss(parts, _Fixed(targets_BL, real_BL, candidates_BM, pointed_BLM), settings)
-
-
-class _Parts(NamedTuple):
-    """What the loss is differentiated by."""
-
-    x_BLCD: Array
-    table_VD: Array
-    log_weights_BLC: Array
-    log_pointed_BL: Array  # log q of the target
+    parts = Parts(mixture.x_BLCD, table_VD, (mixture.log_weights_BLC, log_pointed_BL))
+    fixed = _Fixed(targets_BL, real_BL, candidates_BM, pointed_BLM)
+    return loss_by_blocks(parts, fixed, _block_loss, settings)
 
 
 class _Fixed(NamedTuple):
-    """The other arrays. Candidates are the subwords that the pointer may make the likeliest."""
+    """What has no gradient. Candidates are subwords that the pointer may make the likeliest."""
 
     targets_BL: Array
     real_BL: Array
@@ -123,85 +113,18 @@ class _Fixed(NamedTuple):
     pointed_BLM: Array  # q of each candidate
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _loss(parts: _Parts, fixed: _Fixed, settings: LossSettings) -> tuple[LossSums, Array]:
-    cast_VD = parts.table_VD.astype(settings.dtype)  # once, not in each block
-
-    def add(total: LossSums, block: Any) -> tuple[LossSums, Array]:
-        sums, nats_RbL, _ = _block_loss(block, cast_VD, settings)
-        return jax.tree.map(jnp.add, total, sums), nats_RbL
-
-    sums, nats_NRbL = jax.lax.scan(add, zero_sums(settings), _blocks(parts, fixed, settings))
-    return sums, _joined(nats_NRbL, fixed.targets_BL.shape)
-
-
-def _forward(
-    parts: _Parts, fixed: _Fixed, settings: LossSettings
-) -> tuple[tuple[LossSums, Array], _Parts]:
-    dtype, shape = settings.dtype, parts.table_VD.shape
-    wide = sum_type(dtype)
-    cast_VD = parts.table_VD.astype(dtype)
-
-    def add(total: tuple[LossSums, Array], block: Any) -> tuple[tuple[LossSums, Array], Any]:
-        sums, nats_RbL, (logits_gradient, weights_gradient, pointed_gradient) = _block_loss(
-            block, cast_VD, settings
-        )
-        logits_gradient = settled(logits_gradient.astype(dtype))
-        table_gradient = jnp.einsum(
-            "RbLCD,RbLCV->RDV", block[0].astype(dtype), logits_gradient, preferred_element_type=wide
-        )
-        x_gradient = jnp.einsum(
-            "RbLCV,VD->RbLCD", logits_gradient, cast_VD, preferred_element_type=wide
-        )
-        total = jax.tree.map(jnp.add, total, (sums, table_gradient))
-        return total, (nats_RbL, x_gradient, weights_gradient, pointed_gradient)
-
-    zeros_RDV = jnp.zeros((settings.replicas, *shape[::-1]), wide)
-    zeros_RDV = constrain(zeros_RDV, BATCH, None, VOCABULARY)
-    (sums, table_gradient), found = jax.lax.scan(
-        add, (zero_sums(settings), zeros_RDV), _blocks(parts, fixed, settings)
-    )
-    shapes = fixed.targets_BL, parts.x_BLCD, parts.log_weights_BLC, parts.log_pointed_BL
-    nats_BL, x_gradient, weights_gradient, pointed_gradient = (
-        _joined(x, like.shape) for x, like in zip(found, shapes, strict=True)
-    )
-    gradients = _Parts(
-        x_gradient, settled(table_gradient.sum(0)).T, weights_gradient, pointed_gradient
-    )
-    return (sums, nats_BL), gradients
-
-
-def _backward(
-    settings: LossSettings, gradients: _Parts, cotangents: tuple[LossSums, Array]
-) -> tuple[_Parts, None]:
-    scale = cotangents[0].smoothed_nats
-    return jax.tree.map(lambda gradient: gradient * scale, gradients), None
-
-
-_loss.defvjp(_forward, _backward)
-
-
-def _blocks(parts: _Parts, fixed: _Fixed, settings: LossSettings) -> Any:
-    """(x, weights, pointed, fixed) of each block of rows."""
-    rows = (parts.x_BLCD, parts.log_weights_BLC, parts.log_pointed_BL, fixed)
-    _, length, components, _ = parts.x_BLCD.shape
-    return split_rows(rows, length * components, settings)
-
-
-def _joined(x_NRbL: Array, shape: tuple[int, ...]) -> Array:
-    return x_NRbL.swapaxes(0, 1).reshape(shape)
-
-
 def _block_loss(
-    block: Any, table_VD: Array, settings: LossSettings
-) -> tuple[LossSums, Array, tuple[Array, Array, Array]]:
-    """The sums, the smoothed loss of each position, and its gradients.
+    block: tuple[Array, Any, Any], table_VD: Array, settings: LossSettings
+) -> BlockLoss:
+    """The loss, and the smoothed loss of each position.
 
     The gradients are by logits, log weights and log q of the target. The part of label smoothing is
     epsilon sum_c u_c U_c, where u is the softmax of the log weights (`share`), and U_c is the cross
     entropy of component c against the uniform distribution (`uniform`).
     """
-    x_RbLCD, log_weights_RbLC, log_pointed_RbL, (targets, real, *_) = block
+    x_RbLCD, others, fixed = block
+    log_weights_RbLC, log_pointed_RbL = others
+    targets, real, *_ = fixed
     epsilon, size = settings.smoothing, settings.vocabulary_size
     logits = output_logits(x_RbLCD, table_VD, settings.dtype)
     column_V = jnp.arange(logits.shape[-1])
@@ -221,7 +144,7 @@ def _block_loss(
     sums = LossSums(
         smoothed_nats=(smoothed * weights).sum(),
         nats=(nats * weights).sum(),
-        correct=(_is_likeliest(probs, block) * weights).sum(),
+        correct=(_is_likeliest(probs, others, fixed) * weights).sum(),
         tokens=weights.sum(),
     )
     one_hot = (column_V == targets[..., None, None]).astype(logits.dtype)
@@ -230,17 +153,16 @@ def _block_loss(
     logits_gradient += epsilon * share[..., None] * (probs - flat)
     weights_gradient = epsilon * share * (uniform - mean_uniform) - (1 - epsilon) * responsibility
     pointed_gradient = -(1 - epsilon) * jnp.exp(log_pointed_RbL + nats)
-    gradients = (
-        logits_gradient * weights[..., None, None],
-        weights_gradient * weights[..., None],
-        pointed_gradient * weights,
+    gradients = weights_gradient * weights[..., None], pointed_gradient * weights
+    return BlockLoss(
+        sums, logits_gradient * weights[..., None, None], gradients, smoothed * weights
     )
-    return sums, smoothed * weights, gradients
 
 
-def _is_likeliest(probs_RbLCV: Array, block: Any) -> Array:
+def _is_likeliest(probs_RbLCV: Array, others: Any, fixed: Any) -> Array:
     """Whether no subword is likelier than the target."""
-    _, log_weights_RbLC, log_pointed_RbL, (targets, _, candidates, pointed) = block
+    log_weights_RbLC, log_pointed_RbL = others
+    targets, _, candidates, pointed = fixed
     mixed_RbLV = (jnp.exp(log_weights_RbLC)[..., None] * probs_RbLCV).sum(-2)
 
     def at(ids_RbLM: Array) -> Array:

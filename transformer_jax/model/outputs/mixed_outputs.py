@@ -39,7 +39,12 @@ from transformer_jax.text.batches import Packed
 
 
 class MixedOutput(Softmax):
-    """An output whose probabilities are those of a mixture."""
+    """An output whose probabilities are those of a mixture.
+
+    By default the mixture reads the watched weights, and what `remember` keeps of the source.
+    """
+
+    watches = True
 
     def mixture(self, params: Params, x_BLD: Array, seen: Any) -> Mixture:
         """The mixture of each position.
@@ -53,7 +58,8 @@ class MixedOutput(Softmax):
 
     def seen(self, x_BLD: Array, given: Given) -> Any:
         """What `mixture` reads, when all positions are computed together."""
-        raise NotImplementedError
+        assert given.watched_BLM is not None
+        return given.watched_BLM, self.remember(given.params, given.encoded_BME, given.source)
 
     def logits(self, x_BLD: Array, given: Given) -> Array:
         """Log probabilities `[batch, length, padded vocabulary]`."""
@@ -71,6 +77,12 @@ class MixedOutput(Softmax):
         mixture = self.mixture(given.params, x_BLD, self.seen(x_BLD, given))
         return mixture._replace(x_BLCD=self.widened(mixture.x_BLCD))
 
+    def step(self, x_BKD: Array, given: StepGiven, now: Now, cache: Cache) -> tuple[Array, Cache]:
+        """Log probabilities `[batch, beams, vocabulary]`, and the cache."""
+        assert given.watched_BKM is not None
+        mixture = self.mixture(given.params, x_BKD, (given.watched_BKM, given.memory))
+        return self.step_log_probs(given.prepared_DV, mixture), cache
+
     def step_log_probs(self, prepared_DV: Array, mixture: Mixture) -> Array:
         """Log probabilities `[batch, beams, vocabulary]` of one search step."""
         return log_probabilities(self.step_logits(prepared_DV, mixture.x_BLCD), mixture)
@@ -84,10 +96,9 @@ def wide(x: Array) -> Array:
 class Copy(MixedOutput):
     """A pointer-generator (See et al. 2017): subwords of the source get the attention's weights."""
 
-    watches = True
     parameters: ClassVar[Mapping[str, Parameter]] = {
-        "copy_gate": Parameter(nn.initializers.normal(0.02), ("d_model",), (None,)),
-        "copy_gate_bias": Parameter(nn.initializers.zeros, (), ()),
+        "copy_gate": Parameter(nn.initializers.normal(0.02), ("d_model",)),
+        "copy_gate_bias": Parameter(nn.initializers.zeros, ()),
     }
 
     def mixture(self, params: Params, x_BLD: Array, seen: tuple[Array, Array]) -> Mixture:
@@ -107,11 +118,6 @@ class Copy(MixedOutput):
         log_weights_BLC = jax.nn.log_sigmoid(-gate_BL)[..., None]
         return Mixture(x_BLD[..., None, :], log_weights_BLC, Pointer(mass_BLM, ids_BM))
 
-    def seen(self, x_BLD: Array, given: Given) -> tuple[Array, Array]:
-        """The watched weights, and the source's subwords."""
-        assert given.watched_BLM is not None
-        return given.watched_BLM, given.source.ids
-
     def remember(self, params: Params, encoded_BME: Array, source: Packed) -> Array:
         """The source's subwords."""
         return source.ids
@@ -119,9 +125,3 @@ class Copy(MixedOutput):
     def empty_memory(self, sizes: SearchSizes) -> Any:
         """The shape of `remember`, boxed with the names of its axes."""
         return zeros((sizes.batch, sizes.src_length), (BATCH, None), jnp.int32)
-
-    def step(self, x_BKD: Array, given: StepGiven, now: Now, cache: Cache) -> tuple[Array, Cache]:
-        """Log probabilities `[batch, beams, vocabulary]`, and the cache."""
-        assert given.watched_BKM is not None
-        mixture = self.mixture(given.params, x_BKD, (given.watched_BKM, given.memory))
-        return self.step_log_probs(given.prepared_DV, mixture), cache

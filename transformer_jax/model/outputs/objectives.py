@@ -83,7 +83,7 @@ def reinforce(
     assert rows_B is not None and baseline is not None
     target = decoder_input(batch)
     encoded_BME = model.encode(batch.src, rows_B)
-    x_BLD, sampled = model.decode_with_draws(encoded_BME, batch.src, target, rows_B)
+    x_BLD, sampled = model.decode(encoded_BME, batch.src, target, rows_B, draws=True)
     x_BLD = model.out().widened(x_BLD)
     sums, nats_BL = loss_by_position(x_BLD, model.output_table(), batch.tgt, settings)
     losses = weighted_losses(settings.auxiliary, sampled.weights, None, batch)

@@ -4,7 +4,7 @@ The loss is label-smoothed cross entropy, as sums that add over micro-batches an
 
 Dimension key
   B batch   L target length   V vocabulary, padded   D d_model
-  N blocks   R replicas, which hold different rows   b rows of one replica in one block
+  R replicas, which hold different rows   b rows of one replica in one block
 """
 
 import dataclasses
@@ -26,11 +26,11 @@ from transformer_jax.model.interfaces import (
     Params,
     SearchSizes,
     StepGiven,
-    no_problems,
 )
-from transformer_jax.model.layers.matrix_products import settled, sum_type
+from transformer_jax.model.layers.matrix_products import sum_type
 from transformer_jax.model.outputs.consistency import CONSISTENCY, divergence_and_gradient
 from transformer_jax.model.outputs.cross_entropy import PAD_LOGIT, LossSettings, loss_and_gradient
+from transformer_jax.model.outputs.loss_blocks import BlockLoss, Parts, loss_by_blocks
 from transformer_jax.text.batches import Packed
 
 BIAS_FEATURES = 8  # matrix units are fast if the features are a multiple of 8
@@ -74,15 +74,10 @@ def _one_feature_and_zeros(x: Array, dtype: Any) -> Array:
     return x[..., None].astype(dtype) * (jnp.arange(BIAS_FEATURES) == 0).astype(dtype)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
 def projected_loss(
     x_BLD: Array, table_VD: Array, targets_BL: Array, real_BL: Array, settings: LossSettings
 ) -> LossSums:
-    """The loss of logits x E^T, computed for one block of rows at a time.
-
-    Only `smoothed_nats` is differentiable, by x and the table in reverse mode; its gradient is that
-    of `objective`. The gradient is computed with the
-    loss, block by block, so that no logits are kept or computed twice.
+    """The loss of logits x E^T; see `loss_by_blocks`.
 
     Args:
       x_BLD: the decoder's output, float32 `[batch, tgt_len, d_model]`; with settings.consistency,
@@ -92,71 +87,14 @@ def projected_loss(
       real_BL: booleans `[batch, tgt_len]`, False = padding.
       settings: settings.replicas must divide the batch size.
     """
-    cast_VD = table_VD.astype(settings.dtype)  # once, not in each block
-
-    def add(total: LossSums, block: tuple[Array, Array, Array]) -> tuple[LossSums, None]:
-        return jax.tree.map(jnp.add, total, _block_loss(block, cast_VD, settings)[0]), None
-
-    blocks = split_rows((x_BLD, targets_BL, real_BL), targets_BL.shape[1], settings)
-    return jax.lax.scan(add, zero_sums(settings), blocks)[0]
-
-
-def _forward(
-    x_BLD: Array, table_VD: Array, targets_BL: Array, real_BL: Array, settings: LossSettings
-) -> tuple[LossSums, tuple[Array, Array]]:
-    """The sums, and the gradients of the smoothed one by x and the table."""
-    dtype, replicas = settings.dtype, settings.replicas
-    wide = sum_type(dtype)
-    cast_VD = table_VD.astype(dtype)  # once, not in each block
-
-    def add(
-        total: tuple[LossSums, Array], block: tuple[Array, Array, Array]
-    ) -> tuple[tuple[LossSums, Array], Array]:
-        sums, gradient_RbLV = _block_loss(block, cast_VD, settings)
-        gradient_RbLV = settled(gradient_RbLV)
-        # [D, V], so that the smaller factor is the one that a CPU has to transpose.
-        table_gradient_RDV = jnp.einsum(
-            "RbLD,RbLV->RDV",
-            block[0].astype(dtype),
-            gradient_RbLV,
-            preferred_element_type=wide,
-        )
-        x_gradient_RbLD = jnp.einsum(
-            "RbLV,VD->RbLD",
-            gradient_RbLV,
-            cast_VD,
-            preferred_element_type=wide,
-        )
-        return jax.tree.map(jnp.add, total, (sums, table_gradient_RDV)), x_gradient_RbLD
-
-    blocks = split_rows((x_BLD, targets_BL, real_BL), targets_BL.shape[1], settings)
-    # Summed over the replicas once, after the last block.
-    zeros_RDV = jnp.zeros((replicas, *table_VD.shape[::-1]), wide)
-    zeros_RDV = constrain(zeros_RDV, BATCH, None, VOCABULARY)
-    (sums, table_gradient_RDV), x_gradient_NRbLD = jax.lax.scan(
-        add, (zero_sums(settings), zeros_RDV), blocks
-    )
-    x_gradient_BLD = x_gradient_NRbLD.swapaxes(0, 1).reshape(x_BLD.shape)
-    # Without `settled`, XLA for a CPU joins product and transpose if there is one block, and it has
-    # no fast product of bfloat16 for that.
-    return sums, (x_gradient_BLD, settled(table_gradient_RDV.sum(0)).T)
-
-
-def _backward(
-    settings: LossSettings, gradients: tuple[Array, Array], cotangents: LossSums
-) -> tuple[Array, Array, None, None]:
-    x_gradient_BLD, table_gradient_VD = gradients
-    scale = cotangents.smoothed_nats
-    return x_gradient_BLD * scale, table_gradient_VD * scale, None, None
-
-
-projected_loss.defvjp(_forward, _backward)
+    parts = Parts(x_BLD, table_VD)
+    return loss_by_blocks(parts, (targets_BL, real_BL), _block_loss, settings)[0]
 
 
 def _block_loss(
-    block: tuple[Array, Array, Array], table_VD: Array, settings: LossSettings
-) -> tuple[LossSums, Array]:
-    x_RbLD, targets_RbL, real_RbL = block
+    block: tuple[Array, Any, Any], table_VD: Array, settings: LossSettings
+) -> BlockLoss:
+    x_RbLD, _, (targets_RbL, real_RbL) = block
     logits_RbLV = output_logits(x_RbLD, table_VD, settings.dtype)
 
     def plain(logits_RbLV: Array, targets_RbL: Array, real_RbL: Array) -> tuple[LossSums, Array]:
@@ -174,45 +112,16 @@ def _block_loss(
     # The kernel computes the loss of one pass, without a divergence.
     wide = jnp.finfo(settings.dtype).bits >= 32
     if wide or divided(VOCABULARY) or settings.consistency:
-        return plain(logits_RbLV, targets_RbL, real_RbL)
+        sums, gradient_RbLV = plain(logits_RbLV, targets_RbL, real_RbL)
+        return BlockLoss(sums, gradient_RbLV)
     from transformer_jax.model.kernels.fused_loss import (
         fused_loss_and_gradient,  # imports Pallas: 0.1 s
     )
 
     fused = functools.partial(fused_loss_and_gradient, settings=settings)
-    return jax.lax.platform_dependent(logits_RbLV, targets_RbL, real_RbL, cuda=fused, default=plain)
-
-
-def split_rows(rows: Any, positions: int, settings: LossSettings) -> Any:
-    """Arrays [B, ...] as blocks [N, R, b, ...], each replica keeping its own rows.
-
-    Args:
-      rows: a tree of arrays `[batch, ...]`.
-      positions: number of positions of a row.
-      settings: `settings.block` is the largest number of target positions in a block.
-    """
-    batch = jax.tree.leaves(rows)[0].shape[0]
-    replicas = settings.replicas
-    per_replica = batch // replicas
-    # Use the fewest blocks that are not too large; a row is not divided.
-    max_rows = settings.block // positions  # rows in a block
-    counts = [n for n in range(1, per_replica + 1) if per_replica % n == 0]
-    blocks = min((n for n in counts if per_replica // n <= max_rows), default=per_replica)
-
-    def split(x_B: Array) -> Array:
-        x_RNb = x_B.reshape(replicas, blocks, per_replica // blocks, *x_B.shape[1:])
-        x_RNb = constrain(x_RNb, BATCH, *(None,) * (x_RNb.ndim - 1))
-        return x_RNb.swapaxes(0, 1)
-
-    return jax.tree.map(split, rows)
-
-
-def zero_sums(settings: LossSettings) -> LossSums:
-    """The sums of a loss over no positions."""
-    wide = sum_type(settings.dtype)
-    zero = jnp.zeros((), wide)
-    auxiliary = {CONSISTENCY: zero} if settings.consistency else {}
-    return LossSums(zero, zero, zero, zero, auxiliary)
+    arrays = logits_RbLV, targets_RbL, real_RbL
+    sums, gradient_RbLV = jax.lax.platform_dependent(*arrays, cuda=fused, default=plain)
+    return BlockLoss(sums, gradient_RbLV)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -228,7 +137,6 @@ class Softmax:
     watches: ClassVar[bool] = False  # whether it needs the weights of the watched layer
     divides_by_sum: ClassVar[bool] = False  # whether these may have another sum than 1
     parameters: ClassVar[Mapping[str, Parameter]] = {}
-    problems = staticmethod(no_problems)
 
     def logits(self, x_BLD: Array, given: Given) -> Array:
         """float32 `[batch, length, padded vocabulary]`; the padding's entries are -1e9."""

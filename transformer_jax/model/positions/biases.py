@@ -20,7 +20,7 @@ import numpy as np
 from jax import Array
 
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model.axes import DISTANCES, HEADS, Parameter
+from transformer_jax.model.axes import Parameter
 from transformer_jax.model.interfaces import Params
 
 BUCKETS, FARTHEST = 32, 128  # as in Raffel et al. 2020; distances from FARTHEST on share a bucket
@@ -154,15 +154,15 @@ POSITION_BIASES: dict[str, Bias] = {
     "alibi": Bias(linear_bias),
     "t5": Bias(
         bucket_bias,
-        {"buckets": Parameter(nn.initializers.zeros, ("buckets", "heads"), (DISTANCES, HEADS))},
+        {"buckets": Parameter(nn.initializers.zeros, ("buckets", "heads"))},
         {"buckets": BUCKETS},
         looks_ahead=False,
     ),
     "kerple": Bias(
         logarithmic_bias,
         {
-            "height": Parameter(_softplus_below(2.0), ("heads",), (HEADS,)),
-            "rate": Parameter(_softplus_below(1.0), ("heads",), (HEADS,)),
+            "height": Parameter(_softplus_below(2.0), ("heads",)),
+            "rate": Parameter(_softplus_below(1.0), ("heads",)),
         },
     ),
 }

@@ -13,15 +13,14 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model.axes import DISTANCES, Parameter
+from transformer_jax.model.axes import Parameter
 from transformer_jax.model.interfaces import Params
 from transformer_jax.model.positions.query_distances import Pairs, QueryPositions, products
 
 
 def parameters(config: ModelConfig) -> dict[str, Parameter]:
     """The vectors of one layer, zero at first as in the authors' code; all heads share them."""
-    zeros = nn.initializers.zeros
-    return {"contextual_keys": Parameter(zeros, ("distances", "d_k"), (DISTANCES, None))}
+    return {"contextual_keys": Parameter(nn.initializers.zeros, ("distances", "d_k"))}
 
 
 def counts(scores_BHLM: Array, mask: Array, distance: Array) -> Array:

@@ -13,7 +13,7 @@ import jax
 from jax import Array
 
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model.axes import DISTANCES, Parameter
+from transformer_jax.model.axes import Parameter
 from transformer_jax.model.interfaces import Params
 from transformer_jax.model.layers.matrix_products import einsum
 from transformer_jax.model.positions.query_distances import (
@@ -27,9 +27,9 @@ from transformer_jax.model.positions.query_distances import (
 def parameters(config: ModelConfig) -> dict[str, Parameter]:
     """The vectors of one layer; all heads share them."""
     init = nn.initializers.xavier_uniform()
-    vectors = {"relative_keys": Parameter(init, ("distances", "d_k"), (DISTANCES, None))}
+    vectors = {"relative_keys": Parameter(init, ("distances", "d_k"))}
     if config.relative_values:
-        vectors["relative_values"] = Parameter(init, ("distances", "d_v"), (DISTANCES, None))
+        vectors["relative_values"] = Parameter(init, ("distances", "d_v"))
     return vectors
 
 

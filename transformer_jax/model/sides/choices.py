@@ -1,35 +1,31 @@
-"""ENCODERS and DECODERS, and why parts that a config names cannot be combined.
-
-Each class has `self_attention` and `uses_positions`, whether it has the one and uses the other; a
-decoder also has `multi_head`, whether its attention to the source has several heads.
-"""
+"""ENCODERS and DECODERS (see bases.py), and why parts that a config names cannot be combined."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.attention.cross_normalizers import NOISY, STATELESS, name_of
-from transformer_jax.model.attention.monotonic import MONOTONIC
 from transformer_jax.model.interfaces import reads_source
 from transformer_jax.model.layers import residuals
 from transformer_jax.model.layers.encoder_mixers import ENCODER_MIXERS
+from transformer_jax.model.layers.residuals import RESIDUALS
 from transformer_jax.model.layers.running_mixers import RUNNING_MIXERS
-from transformer_jax.model.outputs import choices as outputs
+from transformer_jax.model.outputs.choices import OUTPUTS
 from transformer_jax.model.positions.choices import POSITIONS, between_positions
-from transformer_jax.model.sides import embeddings, no_encoder
+from transformer_jax.model.sides import embeddings
+from transformer_jax.model.sides.bases import Decoder, Encoder
 from transformer_jax.model.sides.convolutional import ConvolutionalDecoder, ConvolutionalEncoder
 from transformer_jax.model.sides.no_encoder import NoEncoder
 from transformer_jax.model.sides.recurrent import RecurrentDecoder, RecurrentEncoder
 from transformer_jax.model.sides.transformer import TransformerDecoder, TransformerEncoder
 
-ENCODERS: dict[str, Any] = {
+ENCODERS: dict[str, type[Encoder]] = {
     "transformer": TransformerEncoder,
     **dict.fromkeys(ENCODER_MIXERS, TransformerEncoder),
     "recurrent": RecurrentEncoder,
     "convolutional": ConvolutionalEncoder,
     "none": NoEncoder,
 }
-DECODERS: dict[str, Any] = {
+DECODERS: dict[str, type[Decoder]] = {
     "transformer": TransformerDecoder,
     **dict.fromkeys(RUNNING_MIXERS, TransformerDecoder),
     "recurrent": RecurrentDecoder,
@@ -48,10 +44,12 @@ def problems(config: ModelConfig) -> Iterator[str]:
     sides = ENCODERS[config.encoder], DECODERS[config.decoder]
     yield from dict.fromkeys(problem for side in sides for problem in side.problems(config))
     yield from embeddings.problems(config)
-    yield from outputs.problems(config)
     encoder, decoder = sides
-    if not reads_source(config):
-        yield from no_encoder.problems(config, decoder)
+    if not (reads_source(config) or decoder.multi_head):
+        yield (
+            f"model.decoder={config.decoder!r} attends to an encoder, which model.encoder='none' "
+            "is not. Use model.decoder='transformer'."
+        )
     are_transformers = encoder.self_attention and decoder.multi_head
     yield from residuals.problems(config, are_transformers)
     if config.wait_k is not None and not (_encoder_self_attention(config) and decoder.multi_head):
@@ -61,29 +59,13 @@ def problems(config: ModelConfig) -> Iterator[str]:
             f"{config.decoder}. Use model.encoder='transformer' and the decoder "
             f"{_multi_head_decoders()}, or model.wait_k=None."
         )
-    if config.sources > 1:
-        yield from _several_sources(config)
-    output = outputs.OUTPUTS[config.output]
+    output = OUTPUTS[config.output]
     if output.watches and (why := _no_probabilities(config, output.divides_by_sum)):
         yield (
             f"model.output={config.output!r} reads attention as probabilities, and {why}, or "
             "model.output='softmax'."
         )
     yield from _without_effect(config)
-
-
-def _several_sources(config: ModelConfig) -> Iterator[str]:
-    """Parts that read the source from left to right, which several sentences do not have."""
-    if config.wait_k is not None:
-        yield (
-            f"model.wait_k={config.wait_k} reads one source sentence as it arrives, and "
-            f"model.sources={config.sources}. Leave one of them out."
-        )
-    if DECODERS[config.decoder].multi_head and (name := name_of(config)) in MONOTONIC:
-        yield (
-            f"model.cross_normalizer={name!r} reads one source sentence from left to right, and "
-            f"model.sources={config.sources}. Leave one of them out."
-        )
 
 
 def _no_probabilities(config: ModelConfig, any_sum: bool) -> str | None:
@@ -144,6 +126,11 @@ def _without_effect(config: ModelConfig) -> Iterator[str]:
     if not reads_source(config):
         names = ["num_encoder_layers", "source_eos", "sources"]
         reason_of |= dict.fromkeys(names, no_heads)
+    if config.tie_embeddings:
+        reason_of["tie_output"] = "model.tie_embeddings=True ties the source too"
+    if RESIDUALS[config.norm].normalizes is None:
+        names = ["norm_kind"] if config.qk_norm else ["norm_kind", "norm_epsilon"]
+        reason_of |= dict.fromkeys(names, f"model.norm={config.norm!r} normalizes nothing")
     if config.sources == 1:
         reason_of["combination"] = "model.sources=1, so there is nothing to combine"
     if not (_encoder_self_attention(config) or _decoder_self_attention(config)):
@@ -188,13 +175,6 @@ def full_context_problems(config: ModelConfig) -> Iterator[str]:
             f"model.positions={config.positions!r} has one bias for all target positions after the "
             "query. Use another kind, or train.alignment_context='past'."
         )
-    for name in ("window", "wait_k", "pattern"):
-        value, default = getattr(config, name), getattr(ModelConfig, name)
-        if value != default:
-            yield (
-                f"model.{name}={value} leaves out a part of the text. Use model.{name}={default}, "
-                "or train.alignment_context='past'."
-            )
 
 
 def draw_problems(config: ModelConfig) -> Iterator[str]:
@@ -207,11 +187,6 @@ def draw_problems(config: ModelConfig) -> Iterator[str]:
             f"a decoder of kind {config.decoder} has no heads that could read one position each. "
             f"Use model.decoder={_multi_head_decoders()}."
         )
-    if config.output != "softmax":
-        yield (
-            "it has been tested with model.output='softmax' only, not with "
-            f"{config.output!r}. Change one of them."
-        )
     if (name := name_of(config)) in NOISY:
         yield (
             f"the normalizer {name!r} of encoder-decoder attention decides for positions itself, "
@@ -222,14 +197,4 @@ def draw_problems(config: ModelConfig) -> Iterator[str]:
         yield (
             f"weights of the normalizer {name!r} may not sum to 1, so they are not "
             "probabilities to draw from. Set model.cross_normalizer='softmax'."
-        )
-    if config.combination != "flat":
-        yield (
-            f"model.combination={config.combination!r} reads each source sentence, and a draw one "
-            "position of all. Use model.combination='flat'."
-        )
-    if config.attention_memory is not None:
-        yield (
-            f"model.attention_memory={config.attention_memory!r} would remember the weights and "
-            "not the positions that were read. Use model.attention_memory=None."
         )

@@ -27,6 +27,7 @@ from transformer_jax.model.layers.dropout import Dropout
 from transformer_jax.model.layers.matrix_products import operand_type, product, sum_type
 from transformer_jax.model.positions import choices as positions
 from transformer_jax.model.positions.choices import StackPositions
+from transformer_jax.model.sides.bases import Decoder, Encoder
 from transformer_jax.model.sides.transformer import watched_layer
 
 ROOT_HALF = math.sqrt(0.5)  # keeps the variance of a sum of two vectors
@@ -234,19 +235,16 @@ class ConvolutionalLayer(nn.Module):
         return x, LayerContext(place, None, embedded, attended)
 
 
-class ConvolutionalEncoder(nn.Module):
+class ConvolutionalEncoder(Encoder):
     """N layers of convolutions around each position (section 3.2)."""
 
-    config: ModelConfig
-    remat: bool = False
-
-    self_attention, uses_positions = False, True
+    uses_positions = True
     longest = staticmethod(positions.longest)
     problems = staticmethod(problems)
 
     @staticmethod
     def features(config: ModelConfig) -> int:
-        """The number of features of the output: keys and values."""
+        """Those of keys and values."""
         return 2 * config.d_model
 
     def setup(self) -> None:
@@ -278,26 +276,16 @@ class ConvolutionalEncoder(nn.Module):
         return ConvolutionalLayer(self.config, parent=None), self.config.encoder_depth
 
     @staticmethod
-    def summary(encoded_BMC: Array) -> Array:
-        """What a recurrent decoder's first state is made from, at each source position."""
-        return encoded_BMC
-
-    @staticmethod
     def keys_values(encoded_BMC: Array) -> tuple[Array, Array]:
         """The keys and the values of a convolutional decoder's attention."""
         z_BMD, value_BMD = jnp.split(encoded_BMC, 2, axis=-1)
         return z_BMD, value_BMD
 
 
-class ConvolutionalDecoder(nn.Module):
+class ConvolutionalDecoder(Decoder):
     """N layers of convolutions over the past, each with attention to the source (section 3.3)."""
 
-    config: ModelConfig
-    encoder: Any  # the encoder's class, for the features of its output
-    remat: bool = False
-    watch: bool = False
-
-    self_attention, multi_head, uses_positions = False, False, True
+    uses_positions = True
     longest = staticmethod(positions.longest)
     problems = staticmethod(problems)
 

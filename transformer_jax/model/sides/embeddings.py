@@ -68,11 +68,6 @@ class Embedding(nn.Module):
 
 def problems(config: ModelConfig) -> Iterator[str]:
     """Why the embeddings cannot be combined, with the fix; empty if they can."""
-    if config.tie_output and config.tie_embeddings:
-        yield (
-            "model.tie_output=True changes nothing with model.tie_embeddings=True, which ties the "
-            "source too. Leave one out."
-        )
     if config.fix_norm and not (config.tie_embeddings or config.tie_output):
         yield (
             "model.fix_norm=True with model.tie_embeddings=False: vectors of length 1 are meant "

@@ -6,59 +6,22 @@ Dimension key
   B batch   M source length   D d_model
 """
 
-from collections.abc import Iterator
-from typing import Any
-
-import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model.interfaces import Place, no_limit, no_problems
+from transformer_jax.model.interfaces import Place
+from transformer_jax.model.sides.bases import Encoder
 
 
-class NoEncoder(nn.Module):
+class NoEncoder(Encoder):
     """An encoder whose output has no features; a row's source is one EOS for each text."""
-
-    config: ModelConfig
-    remat: bool = False
-
-    self_attention, uses_positions = False, False
-    longest = staticmethod(no_limit)
-    problems = staticmethod(no_problems)
 
     @staticmethod
     def features(config: ModelConfig) -> int:
-        """The number of features of the output."""
+        """The output has none."""
         return 0
-
-    def position_vectors(self, place: Place) -> float:
-        """Nothing is added to the embedding."""
-        return 0.0
 
     def __call__(self, x_BMD: Array, place: Place, rows_B: Array | None) -> Array:
         """`[batch, src_len, 0]`."""
         return jnp.zeros((*x_BMD.shape[:2], 0))
-
-    @nn.nowrap
-    def stack(self) -> None:
-        """There are no layers."""
-
-
-def problems(config: ModelConfig, decoder: Any) -> Iterator[str]:
-    """Why a model without a source cannot have its other parts, with the fix.
-
-    Args:
-      config: the model's.
-      decoder: the decoder's class.
-    """
-    if not decoder.multi_head:
-        yield (
-            f"model.decoder={config.decoder!r} attends to an encoder, which model.encoder='none' "
-            "is not. Use model.decoder='transformer'."
-        )
-    if not config.tie_embeddings:
-        yield (
-            "model.tie_embeddings=False keeps the vectors of a source apart, which "
-            "model.encoder='none' does not have. Leave it out."
-        )

@@ -20,33 +20,19 @@ from transformer_jax.model.attention.normalizers import softmax
 from transformer_jax.model.attention.patterns import same_sentence
 from transformer_jax.model.attention.scores import sum_score
 from transformer_jax.model.axes import BATCH, constrain, named, zeros
-from transformer_jax.model.interfaces import (
-    Cache,
-    Memory,
-    Now,
-    Place,
-    SearchSizes,
-    no_limit,
-    no_problems,
-)
+from transformer_jax.model.interfaces import Cache, Memory, Now, Place, SearchSizes
 from transformer_jax.model.layers.dropout import Dropout
 from transformer_jax.model.layers.matrix_products import sum_type
+from transformer_jax.model.sides.bases import Decoder, Encoder
 from transformer_jax.model.sides.gated_unit import GatedUnit, project, whole, xavier, zero_vector
 
 
-class RecurrentEncoder(nn.Module):
+class RecurrentEncoder(Encoder):
     """Gated units from left to right and from right to left; each sentence starts from zeros."""
-
-    config: ModelConfig
-    remat: bool = False
-
-    self_attention, uses_positions = False, False
-    longest = staticmethod(no_limit)
-    problems = staticmethod(no_problems)
 
     @staticmethod
     def features(config: ModelConfig) -> int:
-        """The number of features of the output."""
+        """The states of both directions."""
         return 2 * config.hidden_units
 
     def setup(self) -> None:
@@ -56,10 +42,6 @@ class RecurrentEncoder(nn.Module):
         self.right_to_left = GatedUnit(config.d_model, h, config.dtype)
         self.encoder_dropout = Dropout(config.dropout)
 
-    def position_vectors(self, place: Place) -> float:
-        """Nothing is added to the embedding."""
-        return 0.0
-
     def __call__(self, x_BMD: Array, place: Place, rows_B: Array | None) -> Array:
         """Annotations, float32 `[batch, src_len, 2 d_hidden]`, from the embedded source."""
         forward_BMH = self.left_to_right.run(x_BMD, place.segments, reverse=False)
@@ -67,19 +49,10 @@ class RecurrentEncoder(nn.Module):
         annotation_BMC = jnp.concatenate([forward_BMH, backward_BMH], axis=-1)
         return self.encoder_dropout(annotation_BMC, self.encoder_dropout.noise_source(rows_B))
 
-    @nn.nowrap
-    def stack(self) -> None:
-        """There are no layers."""
-
     @staticmethod
     def summary(annotation_BMC: Array) -> Array:
         """The right-to-left states; the state at the first position has read the whole sentence."""
         return jnp.split(annotation_BMC, 2, axis=-1)[1]
-
-    @staticmethod
-    def keys_values(annotation_BMC: Array) -> tuple[Array, Array]:
-        """The keys and the values of a convolutional decoder's attention."""
-        return annotation_BMC, annotation_BMC
 
 
 class Remembered(NamedTuple):
@@ -158,26 +131,16 @@ class AttendingUnit(nn.Module):
         return pairs.reshape(*pairs.shape[:-1], -1, 2).max(-1)
 
 
-class RecurrentDecoder(nn.Module):
-    """One attending unit; each sentence of a packed row starts from its own first state."""
+class RecurrentDecoder(Decoder):
+    """One attending unit; each sentence of a packed row starts from its own first state.
 
-    config: ModelConfig
-    encoder: Any  # the encoder's class
-    remat: bool = False  # compute the attention again in the backward pass
-    watch: bool = False
-
-    self_attention, multi_head, uses_positions = False, False, False
-    longest = staticmethod(no_limit)
-    problems = staticmethod(no_problems)
+    With `remat`, the backward pass computes the attention again.
+    """
 
     def setup(self) -> None:
         """Creates the unit."""
         self.attending = AttendingUnit(self.config, self.encoder, name="decoder")
         self.decoder_dropout = Dropout(self.config.dropout)
-
-    def position_vectors(self, positions: Array, length: int) -> float:
-        """Nothing is added to the embedding."""
-        return 0.0
 
     def __call__(
         self, x_BLD: Array, target: Place, encoded_BMC: Array, source: Place, rows_B: Array | None
@@ -226,10 +189,6 @@ class RecurrentDecoder(nn.Module):
         state_BKH, context_BKC, weights = unit.step(state_BKH, inputs_BKG, remembered, mask_B1M)
         y_BKD = unit.read(state_BKH, context_BKC, x_BKD)
         return y_BKD, Cache((), state_BKH), weights if self.watch else None
-
-    @nn.nowrap
-    def stack(self) -> None:
-        """There are no layers."""
 
     @nn.nowrap
     def empty_memory(self, sizes: SearchSizes) -> Remembered:

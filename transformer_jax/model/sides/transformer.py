@@ -15,7 +15,6 @@ from jax import Array
 
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.attention import (
-    combinations,
     cross_normalizers,
     normalizers,
     patterns,
@@ -28,6 +27,7 @@ from transformer_jax.model.layers.dropout import noise_of
 from transformer_jax.model.layers.layer import Layer
 from transformer_jax.model.layers.stack import Stack
 from transformer_jax.model.positions import choices as positions
+from transformer_jax.model.sides.bases import Decoder, Encoder
 
 
 def watched_layer(config: ModelConfig) -> int:
@@ -58,31 +58,21 @@ def problems(config: ModelConfig) -> Iterator[str]:
     yield from patterns.problems(config)
     yield from normalizers.problems(config)
     yield from cross_normalizers.problems(config)
-    yield from combinations.problems(config)
 
 
-class TransformerEncoder(nn.Module):
+class TransformerEncoder(Encoder):
     """N layers of self-attention and feed-forward network (section 3.1).
 
     A mixer of encoder_mixers.py may take the place of self-attention.
     """
 
-    config: ModelConfig
-    remat: bool = False
-
     self_attention, uses_positions = True, True
-
-    @staticmethod
-    def features(config: ModelConfig) -> int:
-        """The number of features of the output."""
-        return config.d_model
+    problems = staticmethod(problems)
 
     @staticmethod
     def longest(config: ModelConfig) -> int | None:
-        """The largest number of positions of a sentence or row; None: any number."""
+        """The limit of learned positions, or of what replaces self-attention."""
         return positions.longest(config) or encoder_mixers.longest(config)
-
-    problems = staticmethod(problems)
 
     def setup(self) -> None:
         """The stack; its parameters are the encoder's."""
@@ -132,30 +122,14 @@ class TransformerEncoder(nn.Module):
         stack = self._stack(parent=None)
         return stack.layer(), stack.depth
 
-    @staticmethod
-    def summary(encoded_BMD: Array) -> Array:
-        """What a recurrent decoder's first state is made from, at each source position."""
-        return encoded_BMD
 
-    @staticmethod
-    def keys_values(encoded_BMD: Array) -> tuple[Array, Array]:
-        """The keys and the values of a convolutional decoder's attention."""
-        return encoded_BMD, encoded_BMD
-
-
-class TransformerDecoder(nn.Module):
+class TransformerDecoder(Decoder):
     """N layers of masked self-attention, attention to the source and feed-forward network.
 
     A mixer of running_mixers.py may take the place of self-attention.
     """
 
-    config: ModelConfig
-    encoder: Any  # the encoder's class, for the features of its output
-    remat: bool = False
-    watch: bool = False
-
     self_attention, multi_head, uses_positions = True, True, True
-
     longest = staticmethod(positions.longest)
     problems = staticmethod(problems)
 
@@ -175,34 +149,30 @@ class TransformerDecoder(nn.Module):
         return self.target_stack.position_vectors(positions_BL, length)
 
     def __call__(
-        self, x_BLD: Array, target: Place, encoded_BME: Array, source: Place, rows_B: Array | None
-    ) -> tuple[Array, Array | None]:
-        """`[batch, tgt_len, d_model]`, and the watched weights `[batch, tgt_len, src_len]`."""
-        attended = self._attended(target, encoded_BME, source, rows_B)
-        x_BLD, weights = self.target_stack(x_BLD, target, rows_B, attended)
-        return x_BLD, self._of_heads(weights)
+        self,
+        x_BLD: Array,
+        target: Place,
+        encoded_BME: Array,
+        source: Place,
+        rows_B: Array | None,
+        *,
+        full_context: bool = False,
+        draws: bool = False,
+    ) -> tuple[Array, Any]:
+        """`[batch, tgt_len, d_model]`, and the watched weights `[batch, tgt_len, src_len]`.
 
-    def in_full_context(
-        self, x_BLD: Array, target: Place, encoded_BME: Array, source: Place, rows_B: Array | None
-    ) -> tuple[Array, Array | None]:
-        """Like a call, but each position sees the whole target, not only what is before it.
-
-        Source: Garg et al. 2019, section 4.3.
+        With `full_context` each position sees the whole target, not only what is before it (Garg et
+        al. 2019, section 4.3). With `draws` each head of the watched layer reads one position,
+        which is drawn, and a `Sampled` is returned in place of the weights.
         """
-        # If all positions are equal, none is later, so the causal pattern leaves out nothing.
-        place = target._replace(positions=jnp.zeros_like(target.positions))
         attended = self._attended(target, encoded_BME, source, rows_B)
-        x_BLD, weights = self.target_stack(x_BLD, target, rows_B, attended, place)
-        return x_BLD, self._of_heads(weights)
-
-    def with_draws(
-        self, x_BLD: Array, target: Place, encoded_BME: Array, source: Place, rows_B: Array
-    ) -> tuple[Array, Sampled]:
-        """Like a call, but each head of the watched layer reads one position, which is drawn."""
-        assert self.watch
-        attended = self._attended(target, encoded_BME, source, rows_B)
-        attended = attended._replace(noise_source=noise_of(self, rows_B))
-        x_BLD, weights = self.target_stack(x_BLD, target, rows_B, attended)
+        if draws:
+            assert self.watch and rows_B is not None
+            attended = attended._replace(noise_source=noise_of(self, rows_B))
+        seen = target
+        if full_context:  # if all positions are equal, none is later: the causal pattern hides none
+            seen = target._replace(positions=jnp.zeros_like(target.positions))
+        x_BLD, weights = self.target_stack(x_BLD, target, rows_B, attended, seen)
         return x_BLD, self._of_heads(weights)
 
     def _attended(
