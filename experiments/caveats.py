@@ -21,6 +21,7 @@ by Student's t over seeds, is above -1. If not, and the interval is below 0, it 
 all other cases nothing is decided.
 """
 
+import functools
 import sys
 import time
 from collections.abc import Sequence
@@ -45,7 +46,7 @@ HIDDEN: dict[str, dict[str, int]] = {
     "recurrent": dict(zip(DECODERS, (164, 96, 184, 172, 172), strict=True)),
     "convolutional": dict(zip(DECODERS, (156, 96, 172, 168, 176), strict=True)),
 }
-AS_GOOD = -1.0  # BLEU; a difference above it is as good
+AS_GOOD = functools.partial(judged, limit=-1.0, wanted=1, refuted=0.0)  # differences in BLEU
 TIMED = 500  # sentences
 BEAMS = ("1", "4")  # beam sizes, as names in evidence.json
 
@@ -118,7 +119,7 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     for decoder, name in JUDGED.items():
         which = [slower(rates[BASE][beam], rates[name][beam]) for beam in BEAMS]
         gaps = differences(lines, name, BASE, "bleu")
-        verdicts.append([decoder, *which, judged(gaps, AS_GOOD, 1, 0), mean_text(gaps, "+.1f")])
+        verdicts.append([decoder, *which, AS_GOOD(gaps), mean_text(gaps, "+.1f")])
     head = ["decoder", "Transformer is slower, greedy", "beam 4", "as good", "BLEU"]
     columns = ["encoder to decoder", "BLEU", "parameters, millions", "minutes"]
     return [

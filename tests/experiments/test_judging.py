@@ -1,10 +1,12 @@
 """The rules of experiments, each given both verdicts; means and verdicts over seeds."""
 
 import copy
+import functools
 
 import pytest
 
 from experiments import agreement, alignment, coverage, hard_attention, monotonic
+from experiments.caveats import AS_GOOD
 from experiments.judging import (
     FAILS,
     HOLDS,
@@ -18,34 +20,36 @@ from experiments.judging import (
     verdicts,
 )
 from experiments.monotonic import SAME, VERB
+from experiments.windows import NEEDS_REACH
 from tests.experiments.rows import by_seed
 from tests.tables.test_statistics import line
 
 NEAR, FAR = [0.1, 0.0, -0.1], [3.0, 3.1, 2.9]
 
 
+ABOVE, BELOW = (functools.partial(judged, limit=0.9, wanted=wanted) for wanted in (1, -1))
+
+
 @pytest.mark.parametrize(
-    ("values", "rule", "verdict"),
+    ("rule", "values", "verdict"),
     [
-        ([0.95, 0.96, 0.97], (0.9, 1), HOLDS),
-        ([0.95, 0.96, 0.97], (0.9, -1), FAILS),
-        ([0.85, 0.99, 0.89], (0.9, 1), OPEN),
-        ([0.95, None], (0.9, 1), NOT_RUN),
-        # It holds above -1, and does not if it is below 0 and not above -1.
-        (NEAR, (-1, 1, 0), HOLDS),
-        ([-0.5, -0.51, -0.49], (-1, 1, 0), HOLDS),
-        (FAR, (-1, 1, 0), HOLDS),
-        ([-one for one in FAR], (-1, 1, 0), FAILS),
-        ([-2.0, 2.0, 0.0], (-1, 1, 0), OPEN),
-        # It holds above 0, and does not if it is below 2 and not above 0.
-        (NEAR, (0, 1, 2), FAILS),
-        ([-5.0, -9.0, -7.0], (0, 1, 2), FAILS),
-        ([1.0, 5.0, -3.0], (0, 1, 2), OPEN),
-        ([2.0, 2.1, 2.2], (0, 1, 2), HOLDS),
+        (ABOVE, [0.95, 0.96, 0.97], HOLDS),
+        (BELOW, [0.95, 0.96, 0.97], FAILS),
+        (ABOVE, [0.85, 0.99, 0.89], OPEN),
+        (ABOVE, [0.95, None], NOT_RUN),
+        (AS_GOOD, NEAR, HOLDS),
+        (AS_GOOD, [-0.5, -0.51, -0.49], HOLDS),  # lower, but by less than a point
+        (AS_GOOD, FAR, HOLDS),
+        (AS_GOOD, [-one for one in FAR], FAILS),
+        (AS_GOOD, [-2.0, 2.0, 0.0], OPEN),
+        (NEEDS_REACH, NEAR, FAILS),
+        (NEEDS_REACH, [-5.0, -9.0, -7.0], FAILS),
+        (NEEDS_REACH, [1.0, 5.0, -3.0], OPEN),
+        (NEEDS_REACH, [2.0, 2.1, 2.2], HOLDS),
     ],
 )
-def test_verdicts_are_tests_over_seeds(values, rule, verdict):
-    assert judged(values, *rule) == verdict
+def test_verdicts_are_tests_over_seeds(rule, values, verdict):
+    assert rule(values) == verdict
 
 
 BOTH = {"forward": 0.2, "reverse": 0.4}
