@@ -54,6 +54,12 @@ def mean_text(values: Iterable[float | None], form: str) -> str:
     return format(statistics.fmean(known), form) if known else ""
 
 
+def mean_of(lines: Sequence[Line], row: str, metric: str) -> float | None:
+    """The mean over the row's seeds; None if no seed is recorded."""
+    summary = of_row(lines, row, metric)
+    return summary.mean if summary else None
+
+
 # What was measured of rows -------------------------------------------------------------------
 
 Value = Callable[[Evidence], Any]  # a number, from what was measured of a run; None: it has none
@@ -113,12 +119,3 @@ def means(
         cells.append([row, *bleu, *(mean_text(map(one.value, own), one.form) for one in columns)])
     bleu = [] if lines is None else ["BLEU"]
     return Table(["row", *bleu, *(one.head for one in columns)], cells)
-
-
-# Lines of results ----------------------------------------------------------------------------
-
-
-def mean_of(lines: Sequence[Line], row: str, metric: str) -> float | None:
-    """The mean over the row's seeds; None if no seed is recorded."""
-    summary = of_row(lines, row, metric)
-    return summary.mean if summary else None

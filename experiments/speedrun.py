@@ -118,9 +118,10 @@ def record_of(name: str) -> Record:
 
 
 def _seeds(text: str | None) -> tuple[int, ...]:
-    words = text.split(",") if text else map(str, SEEDS)
-    chosen = tuple(int(word) for word in words if word.strip().isdigit())
-    if not chosen or not set(chosen) <= set(SEEDS):
+    known = {str(seed): seed for seed in SEEDS}
+    words = [word.strip() for word in text.split(",")] if text else [*known]
+    chosen = tuple(known[word] for word in words if word in known)
+    if len(chosen) < len(words):
         raise ConfigError(f"--seeds={text}: records have the seeds {', '.join(map(str, SEEDS))}.")
     return chosen
 

@@ -25,9 +25,8 @@ from tests.experiments.rows import by_seed
 from tests.tables.test_statistics import line
 
 NEAR, FAR = [0.1, 0.0, -0.1], [3.0, 3.1, 2.9]
-
-
-ABOVE, BELOW = (functools.partial(judged, limit=0.9, wanted=wanted) for wanted in (1, -1))
+ABOVE = functools.partial(judged, limit=0.9, wanted=1)
+BELOW = functools.partial(judged, limit=0.9, wanted=-1)
 
 
 @pytest.mark.parametrize(

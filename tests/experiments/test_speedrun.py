@@ -133,7 +133,7 @@ def test_every_record_keeps_the_rules_and_other_text_or_weights_break_them(in_ch
     [
         (["--record=slow"], "no record 'slow'; there are baseline, fast"),
         (["--record=baseline"], "is the baseline"),
-        (["--seeds=0,7"], "the seeds 0, 1, 2, 3, 4"),
+        *(([f"--seeds=0,{wrong}"], "the seeds 0, 1, 2, 3, 4") for wrong in ("7", "x", "1.0", "")),
         (["--config.train.steps=5"], "write one instead of overriding"),
     ],
 )
