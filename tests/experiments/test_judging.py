@@ -40,6 +40,7 @@ BELOW = functools.partial(judged, limit=0.9, wanted=-1)
         (AS_GOOD, [-0.5, -0.51, -0.49], HOLDS),  # lower, but by less than a point
         (AS_GOOD, FAR, HOLDS),
         (AS_GOOD, [-one for one in FAR], FAILS),
+        (AS_GOOD, [-0.9, -1.0, -1.1], FAILS),  # lower, and not by less than a point
         (AS_GOOD, [-2.0, 2.0, 0.0], OPEN),
         (NEEDS_REACH, NEAR, FAILS),
         (NEEDS_REACH, [-5.0, -9.0, -7.0], FAILS),
