@@ -26,10 +26,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.evidence import Evidence, Found, of_jobs, of_seeds
-from experiments.judging import gaps, judged, mean_text
+from experiments.evidence import Evidence, of_jobs
+from experiments.judging import Column, Rule, Value, at, means, verdicts
 from experiments.short_demo import SHORT_DEMO
-from transformer_jax.reporting.page import Heading, Part, Table
+from transformer_jax.reporting.page import Heading, Part
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
 from transformer_jax.text.built_in_corpus import AlignedPair
@@ -42,7 +42,8 @@ BASE = "gamma 0"
 ROWS: dict[str, Overrides] = {
     f"gamma {gamma:g}": {"train.agreement_weight": gamma} for gamma in (0.0, 0.1, 0.3, 1.0)
 }
-WAYS = ("forward", "reverse")
+WAYS = {"forward": "en-de", "reverse": "de-en"}
+RATE, COMMON = "error rate", "error rate of common links"
 
 LinkSet = set[tuple[int, int]]  # (English word, German word)
 
@@ -85,8 +86,8 @@ def agreement_of(job: Job) -> Evidence:
     gold = [set(pair.alignment) for pair in pairs]
     common = [a & b for a, b in zip(links["forward"], links["reverse"], strict=True)]
     return {
-        "error rate": {way: link_scores(links[way], gold).error_rate for way in WAYS},
-        "error rate of common links": link_scores(common, gold).error_rate,
+        RATE: {way: link_scores(links[way], gold).error_rate for way in WAYS},
+        COMMON: link_scores(common, gold).error_rate,
         "bleu": bleu,
     }
 
@@ -94,43 +95,31 @@ def agreement_of(job: Job) -> Evidence:
 # Verdicts ------------------------------------------------------------------------------------
 
 
-def both_ways(found: Evidence, name: str) -> float:
+def both_ways(name: str) -> Value:
     """The mean of both directions."""
-    return statistics.fmean(found[name][way] for way in WAYS)
+    return lambda found: statistics.fmean(found[name][way] for way in WAYS)
 
 
-def verdicts(found: Found, row: str, seeds: Sequence[int]) -> list[str]:
-    """The verdicts on a gamma: error rate, that of common links, and BLEU."""
-    lower = gaps(found, BASE, row, seeds, lambda one: both_ways(one, "error rate"))
-    common = gaps(found, BASE, row, seeds, lambda one: float(one["error rate of common links"]))
-    losses = gaps(found, BASE, row, seeds, lambda one: both_ways(one, "bleu"))
-    return [judged(lower, 0, 1), judged(common, 0, 1), judged(losses, SMALL_LOSS, -1)]
+RULES = [
+    Rule("agreement lowers the error rate", both_ways(RATE), -1),
+    Rule("agreement lowers the error rate of common links", at(COMMON), -1),
+    Rule("agreement costs no BLEU", both_ways("bleu"), 1, -SMALL_LOSS),
+]
+COLUMNS = [
+    *(Column(f"BLEU, {name}", at("bleu", way), ".1f") for way, name in WAYS.items()),
+    *(Column(f"{RATE}, watched layer, {x}", at(RATE, way), ".3f") for way, x in WAYS.items()),
+    Column(COMMON, at(COMMON), ".3f"),
+]
 
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and what was measured of every row."""
     found = of_jobs(folder / "evidence.json", jobs, agreement_of)
-    seeds = sorted({job.seed for job in jobs})
-    claims = [
-        "agreement lowers the error rate",
-        "agreement lowers the error rate of common links",
-        "agreement costs no BLEU",
-    ]
-    judgements = [[row, *verdicts(found, row, seeds)] for row in ROWS if row != BASE]
-    rows = []
-    for row in ROWS:
-        own = of_seeds(found, row, seeds)
-        cells = [mean_text([one["bleu"][way] for one in own], ".1f") for way in WAYS]
-        cells += [mean_text([one["error rate"][way] for one in own], ".3f") for way in WAYS]
-        cells.append(mean_text([one["error rate of common links"] for one in own], ".3f"))
-        rows.append([row, *cells])
-    names = ["BLEU", "error rate, watched layer"]
-    head = [f"{name}, {way}" for name in names for way in ("en-de", "de-en")]
     return [
         Heading("Verdicts"),
-        Table(["row", *claims], judgements),
+        verdicts(RULES, found, ROWS, BASE),
         Heading("BLEU and alignment error rates"),
-        Table(["row", *head, "error rate of common links"], rows),
+        means(COLUMNS, found, ROWS),
     ]
 
 

@@ -35,13 +35,25 @@ from typing import Any
 import numpy as np
 
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
-from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN, gaps, judge, judged, mean_text
+from experiments.judging import (
+    FAILS,
+    HOLDS,
+    NOT_RUN,
+    OPEN,
+    Column,
+    Rule,
+    Value,
+    at,
+    judge,
+    judged,
+    means,
+)
 from experiments.short_demo import SHORT_DEMO
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
 from transformer_jax.tables.results import read_results
-from transformer_jax.tables.statistics import differences, of_row, text_of
+from transformer_jax.tables.statistics import differences
 
 PAIRS = 1_000  # of the test split
 LONGEST = 256  # subwords of a sentence
@@ -57,6 +69,7 @@ ROWS: dict[str, Overrides] = {
     AVOIDED: {"data.alignments": True, "train.avoidance_weight": 1.0},
 }
 SHIFTS = {"the word before": -1, "the predicted word": 0, "the word after": 1}
+RATES, MASS, ENTROPY = "error rates", "weight on linked subwords", "entropy"
 
 
 # Measurement ---------------------------------------------------------------------------------
@@ -95,10 +108,7 @@ def alignment_of(job: Job) -> Evidence:
         mean_NLM = own_NHLM.mean(1)
         for shift in found:
             words = shifted(tgt_words, shift)
-            aligned = np.full((len(mean_NLM), len(pair.tgt_words)), -1)
-            by_word = links(mean_NLM[:, None], src_words, words)[:, 0]
-            aligned[:, : by_word.shape[1]] = by_word
-            found[shift].append(aligned)
+            found[shift].append(links(mean_NLM[:, None], src_words, words)[:, 0])
         is_linked = np.zeros((len(pair.tgt_words) + 1, len(pair.src_words) + 1), bool)
         for i, j in pair.alignment:
             is_linked[j, i] = True  # the last row and column, of no word, stay False
@@ -108,85 +118,68 @@ def alignment_of(job: Job) -> Evidence:
         entropies.append(-(mean_NLM * np.log(np.maximum(mean_NLM, 1e-12))).sum(-1)[:, counted_L])
     gold = [pair.alignment for pair in pairs]
     return {
-        "error rates": {str(s): error_rate(own, gold).tolist() for s, own in found.items()},
-        "weight on linked subwords": np.concatenate(masses, 1).mean(1).tolist(),
-        "entropy": np.concatenate(entropies, 1).mean(1).tolist(),
+        RATES: {str(s): error_rate(own, gold).tolist() for s, own in found.items()},
+        MASS: np.concatenate(masses, 1).mean(1).tolist(),
+        ENTROPY: np.concatenate(entropies, 1).mean(1).tolist(),
     }
 
 
 # Verdicts ------------------------------------------------------------------------------------
 
 
-def best_error(found: Evidence, shift: int) -> float:
+def best_error(shift: int) -> Value:
     """The lowest error rate of a layer."""
-    return float(min(found["error rates"][str(shift)]))
+    return lambda found: min(found[RATES][str(shift)])
 
 
-def watched_error(found: Evidence) -> float:
-    """The error rate of the watched layer."""
-    return float(found["error rates"]["0"][WATCHED])
+WATCHED_ERROR, WATCHED_MASS = at(RATES, "0", WATCHED), at(MASS, WATCHED)
+SUFFICES = Rule("a share of the links is enough", WATCHED_ERROR, -1, ENOUGH)
+COLUMNS = [
+    Column("error rate, watched layer", WATCHED_ERROR, ".3f"),
+    *(Column(f"best layer, {name}", best_error(shift), ".3f") for name, shift in SHIFTS.items()),
+    Column(MASS, WATCHED_MASS, ".3f"),
+    Column("entropy, nats", at(ENTROPY, WATCHED), ".3f"),
+]
 
 
-def place_of_the_weights(found: Found, seeds: Sequence[int]) -> str:
+def place_of_the_weights(found: Found) -> str:
     """The verdict on "the weights belong to the predicted word"."""
-    own = [found[BASE, seed] for seed in seeds if (BASE, seed) in found]
+    own = of_seeds(found, BASE).values()
     if len(own) < 2:
         return NOT_RUN
     verdicts = [
-        judge([best_error(one, shift) - best_error(one, 0) for one in own], 1)
+        judge([best_error(shift)(one) - best_error(0)(one) for one in own], 1)
         for shift in SHIFTS.values()
         if shift
     ]
     return FAILS if FAILS in verdicts else OPEN if OPEN in verdicts else HOLDS
 
 
-def is_enough(found: Found, row: str, seeds: Sequence[int]) -> str:
-    """The verdict on "this share of the links is enough"."""
-    return judged(gaps(found, row, FULL, seeds, watched_error), ENOUGH, -1)
-
-
-def can_be_manipulated(found: Found, losses: Sequence[float], seeds: Sequence[int]) -> str:
+def can_be_manipulated(found: Found, losses: Sequence[float]) -> str:
     """The verdict on "attention can be manipulated"."""
-    name = "weight on linked subwords"
-    shared = [seed for seed in seeds if (AVOIDED, seed) in found and (BASE, seed) in found]
-    if len(shared) < 2 or len(losses) < 2:
+    own, base = of_seeds(found, AVOIDED), of_seeds(found, BASE)
+    shares = [WATCHED_MASS(own[seed]) / WATCHED_MASS(base[seed]) for seed in own if seed in base]
+    if len(shares) < 2 or len(losses) < 2:
         return NOT_RUN
-    shares = [
-        found[AVOIDED, seed][name][WATCHED] / found[BASE, seed][name][WATCHED] for seed in shared
-    ]
     return judged(losses, SMALL_LOSS, -1) if max(shares) < HIDDEN else FAILS
 
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and what the attention of every row shows."""
     found = of_jobs(folder / "evidence.json", jobs, alignment_of)
-    seeds = sorted({job.seed for job in jobs})
     lines = read_results(folder / "results.csv")
     losses = {row: [-gap for gap in differences(lines, row, BASE, "bleu")] for row in ROWS}
     verdicts = [
-        ["the weights belong to the predicted word", place_of_the_weights(found, seeds)],
-        *([f"{row} is enough", is_enough(found, row, seeds)] for row in SHARES),
+        ["the weights belong to the predicted word", place_of_the_weights(found)],
+        *([f"{row} is enough", SUFFICES.verdict(found, row, FULL)] for row in SHARES),
         ["links cost no BLEU", judged(losses[FULL], SMALL_LOSS, -1)],
-        ["attention can be manipulated", can_be_manipulated(found, losses[AVOIDED], seeds)],
+        ["attention can be manipulated", can_be_manipulated(found, losses[AVOIDED])],
     ]
-    rows = []
-    for row in ROWS:
-        own = of_seeds(found, row, seeds)
-        cells = [text_of(of_row(lines, row, "bleu"), ".1f")]
-        cells.append(mean_text([watched_error(one) for one in own], ".3f"))
-        cells += [
-            mean_text([best_error(one, shift) for one in own], ".3f") for shift in SHIFTS.values()
-        ]
-        for name in ("weight on linked subwords", "entropy"):
-            cells.append(mean_text([one[name][WATCHED] for one in own], ".3f"))
-        rows.append([row, *cells])
-    best = [f"best layer, {name}" for name in SHIFTS]
-    head = ["row", "BLEU", "error rate, watched layer", *best]
     return [
         Heading("Verdicts"),
         Table(["claim", "verdict"], verdicts),
         Heading("Alignment error rates, and the watched layer's weights"),
-        Table([*head, "weight on linked subwords", "entropy, nats"], rows),
+        means(COLUMNS, found, ROWS, lines),
     ]
 
 

@@ -21,6 +21,7 @@ by Student's t over seeds, is above -1. If not, and the interval is below 0, it 
 all other cases nothing is decided.
 """
 
+import functools
 import sys
 import time
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.evidence import Evidence, of_jobs, of_seeds
-from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN, judge, mean_text
+from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN, judged, mean_text
 from experiments.short_demo import SHORT_DEMO
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
@@ -39,21 +40,13 @@ from transformer_jax.tables.statistics import differences, of_row, text_of
 ENCODERS = ("transformer", "recurrent", "convolutional")
 DECODERS = ("transformer", "average", "ssru", "recurrent", "convolutional")
 # d_hidden with which a model has as many parameters as the Transformer.
-HIDDEN: dict[tuple[str, str], int] = {
-    ("transformer", "recurrent"): 216,
-    ("transformer", "convolutional"): 180,
-    ("recurrent", "transformer"): 164,
-    ("recurrent", "average"): 96,
-    ("recurrent", "ssru"): 184,
-    ("recurrent", "recurrent"): 172,
-    ("recurrent", "convolutional"): 172,
-    ("convolutional", "transformer"): 156,
-    ("convolutional", "average"): 96,
-    ("convolutional", "ssru"): 172,
-    ("convolutional", "recurrent"): 168,
-    ("convolutional", "convolutional"): 176,
+# d_hidden with which a model has as many parameters as the Transformer, by encoder and decoder.
+HIDDEN: dict[str, dict[str, int]] = {
+    "transformer": {"recurrent": 216, "convolutional": 180},
+    "recurrent": dict(zip(DECODERS, (164, 96, 184, 172, 172), strict=True)),
+    "convolutional": dict(zip(DECODERS, (156, 96, 172, 168, 176), strict=True)),
 }
-AS_GOOD = -1.0  # BLEU; a difference above it is as good
+AS_GOOD = functools.partial(judged, limit=-1.0, wanted=1, refuted=0.0)  # differences in BLEU
 TIMED = 500  # sentences
 BEAMS = ("1", "4")  # beam sizes, as names in evidence.json
 
@@ -66,8 +59,8 @@ def name_of(encoder: str, decoder: str) -> str:
 def row_of(encoder: str, decoder: str) -> Overrides:
     """A row of the small scale."""
     row: dict[str, Any] = {"model.encoder": encoder, "model.decoder": decoder}
-    if (encoder, decoder) in HIDDEN:
-        row["model.d_hidden"] = HIDDEN[encoder, decoder]
+    if decoder in HIDDEN[encoder]:
+        row["model.d_hidden"] = HIDDEN[encoder][decoder]
     return row | ({"train.remat": True} if "recurrent" in (encoder, decoder) else {})
 
 
@@ -110,23 +103,12 @@ def slower(mine: Sequence[float], others: Sequence[float]) -> str:
     return FAILS if min(mine) > max(others) else OPEN
 
 
-def as_good(gaps: Sequence[float]) -> str:
-    """The verdict on "as good", from differences in BLEU for each seed."""
-    if len(gaps) < 2:
-        return NOT_RUN
-    shifted = [gap - AS_GOOD for gap in gaps]
-    if judge(shifted, 1) == HOLDS:
-        return HOLDS
-    return FAILS if judge(gaps, 1) == FAILS else OPEN
-
-
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """BLEU, parameters, time and speeds of every pair of encoder and decoder, and the verdicts."""
     lines = read_results(folder / "results.csv")
     found = of_jobs(folder / "evidence.json", jobs, speeds)
-    seeds = sorted({job.seed for job in jobs})
     rates = {
-        row: {beam: [one[beam] for one in of_seeds(found, row, seeds)] for beam in BEAMS}
+        row: {beam: [one[beam] for one in of_seeds(found, row).values()] for beam in BEAMS}
         for row in ROWS
     }
     rows = []
@@ -137,7 +119,7 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     for decoder, name in JUDGED.items():
         which = [slower(rates[BASE][beam], rates[name][beam]) for beam in BEAMS]
         gaps = differences(lines, name, BASE, "bleu")
-        verdicts.append([decoder, *which, as_good(gaps), mean_text(gaps, "+.1f")])
+        verdicts.append([decoder, *which, AS_GOOD(gaps), mean_text(gaps, "+.1f")])
     head = ["decoder", "Transformer is slower, greedy", "beam 4", "as good", "BLEU"]
     columns = ["encoder to decoder", "BLEU", "parameters, millions", "minutes"]
     return [

@@ -38,7 +38,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
-from experiments.judging import gaps, judged, mean_text
+from experiments.judging import Column, at, gaps, judged, means
 from experiments.short_demo import SHORT_DEMO
 from experiments.translations import pairs_of_test, scores, share_written
 from transformer_jax.reporting.page import Heading, Part, Table
@@ -94,19 +94,23 @@ def names_of(job: Job) -> Evidence:
 # Verdicts ------------------------------------------------------------------------------------
 
 
-def invented_right(found: Evidence) -> float:
-    """The share of invented names that are right."""
-    return float(found[INVENTED]["names"])
+RIGHT = at(INVENTED, "names")  # the share of invented names that are right
+FORMS = {"names": ("right", ".3f"), "bleu": ("BLEU", ".1f"), "exact": ("exact", ".2f")}
+COLUMNS = [
+    Column(f"{kind}, {label}", at(kind, name), form)
+    for kind in (KNOWN, INVENTED)
+    for name, (label, form) in FORMS.items()
+]
 
 
-def verdicts(found: Found, seeds: Sequence[int]) -> list[list[str]]:
+def verdicts(found: Found) -> list[list[str]]:
     """Each claim and its verdict."""
-    spelled = [invented_right(found[SOFTMAX, seed]) for seed in seeds if (SOFTMAX, seed) in found]
 
     def more(row: str, base: str) -> str:
-        return judged(gaps(found, row, base, seeds, invented_right), 0, 1)
+        return judged(gaps(found, row, base, RIGHT), 0, 1)
 
-    losses = gaps(found, SOFTMAX, COPY, seeds, lambda one: float(one[KNOWN]["bleu"]))
+    spelled = map(RIGHT, of_seeds(found, SOFTMAX).values())
+    losses = gaps(found, SOFTMAX, COPY, at(KNOWN, "bleu"))
     return [
         ["the softmax spells invented names", judged(spelled, SPELLED, 1)],
         ["copying writes more invented names right", more(COPY, SOFTMAX)],
@@ -119,23 +123,11 @@ def verdicts(found: Found, seeds: Sequence[int]) -> list[list[str]]:
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and what was measured with known and with invented names."""
     found = of_jobs(folder / "evidence.json", jobs, names_of)
-    seeds = sorted({job.seed for job in jobs})
-    columns = {"names": ("right", ".3f"), "bleu": ("BLEU", ".1f"), "exact": ("exact", ".2f")}
-    rows = []
-    for row in ROWS:
-        own = of_seeds(found, row, seeds)
-        cells = [
-            mean_text([one[kind][name] for one in own], form)
-            for kind in (KNOWN, INVENTED)
-            for name, (_, form) in columns.items()
-        ]
-        rows.append([row, *cells])
-    head = [f"{kind}, {label}" for kind in (KNOWN, INVENTED) for label, _ in columns.values()]
     return [
         Heading("Verdicts"),
-        Table(["claim", "verdict"], verdicts(found, seeds)),
+        Table(["claim", "verdict"], verdicts(found)),
         Heading("Sentences with names"),
-        Table(["row", *head], rows),
+        means(COLUMNS, found, ROWS),
     ]
 
 

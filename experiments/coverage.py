@@ -35,11 +35,11 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.evidence import Evidence, Found, of_jobs, of_seeds
-from experiments.judging import gaps, judged, mean_text
+from experiments.evidence import Evidence, of_jobs
+from experiments.judging import Column, Rule, at, means, verdicts
 from experiments.short_demo import SHORT_DEMO
 from experiments.translations import bleu, pairs_of_test, words_of
-from transformer_jax.reporting.page import Heading, Part, Table
+from transformer_jax.reporting.page import Heading, Part
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
 from transformer_jax.tables.results import hypotheses
@@ -54,8 +54,18 @@ ROWS: dict[str, Overrides] = {
 }
 BETA = 0.2  # of the penalty
 SMALL_LOSS = 1.0  # BLEU
-COLUMNS = {"dropped": "dropped, %", "doubled": "doubled, %", "short": "too few words, %"}
-COLUMNS |= {"long": "too many words, %", "bleu": "BLEU"}
+RULES = [
+    Rule("drops fewer words", at("dropped"), -1),
+    Rule("doubles fewer words", at("doubled"), -1),
+    Rule("costs no BLEU", at("bleu"), 1, -SMALL_LOSS),
+]
+COLUMNS = [
+    Column("dropped, %", at("dropped"), ".2f"),
+    Column("doubled, %", at("doubled"), ".2f"),
+    Column("too few words, %", at("short"), ".2f"),
+    Column("too many words, %", at("long"), ".2f"),
+    Column("BLEU", at("bleu"), ".2f"),
+]
 
 
 # Measurement ---------------------------------------------------------------------------------
@@ -103,37 +113,16 @@ def with_penalty(job: Job) -> Evidence:
     return counted(run.translate([pair.src for pair in pairs]), pairs)
 
 
-# Verdicts ------------------------------------------------------------------------------------
-
-
-def verdicts(found: Found, row: str, seeds: Sequence[int]) -> list[str]:
-    """The verdicts on a row: fewer words dropped, fewer doubled, and BLEU."""
-    dropped, doubled = (
-        gaps(found, row, BASE, seeds, lambda one, name=name: float(one[name]))
-        for name in ("dropped", "doubled")
-    )
-    losses = gaps(found, BASE, row, seeds, lambda one: float(one["bleu"]))
-    return [judged(dropped, 0, -1), judged(doubled, 0, -1), judged(losses, SMALL_LOSS, -1)]
-
-
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and what was counted for every row."""
     path = folder / "evidence.json"
     searched = [job._replace(row=PENALTY) for job in jobs if job.row == BASE]  # the same runs
     found = {**of_jobs(path, jobs, counts_of), **of_jobs(path, searched, with_penalty)}
-    seeds = sorted({job.seed for job in jobs})
-    rows = [
-        [row, *(mean_text([one[name] for one in own], ".2f") for name in COLUMNS)]
-        for row in (*ROWS, PENALTY)
-        for own in [of_seeds(found, row, seeds)]
-    ]
-    claims = ["drops fewer words", "doubles fewer words", "costs no BLEU"]
-    contenders = [row for row in (*ROWS, PENALTY) if row != BASE]
     return [
         Heading("Verdicts"),
-        Table(["row", *claims], [[row, *verdicts(found, row, seeds)] for row in contenders]),
+        verdicts(RULES, found, (*ROWS, PENALTY), BASE),
         Heading("Words and BLEU"),
-        Table(["row", *COLUMNS.values()], rows),
+        means(COLUMNS, found, (*ROWS, PENALTY)),
     ]
 
 

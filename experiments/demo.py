@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from transformer_jax.config.files import load_config
-from transformer_jax.reporting.plots import plot_curves
+from transformer_jax.reporting.plots import curves_figure, save_figure
 from transformer_jax.runs.metrics import read_metrics
 from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
 
@@ -37,7 +37,8 @@ def main() -> None:
     print(f"\nsource      {SENTENCE}")
     attention(workdir, sentence=SENTENCE, output=f"{workdir}/attention.png")
     title = f"{workdir}: training on the built-in corpus"
-    print(f"curves      {plot_curves(read_metrics(workdir), f'{workdir}/curves.png', title)}")
+    figure = curves_figure(read_metrics(workdir), title)
+    print(f"curves      {save_figure(figure, f'{workdir}/curves.png')}")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     log.info("%.0f s in all, at most %.1f GiB of memory", time.monotonic() - start, peak)
 

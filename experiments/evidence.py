@@ -35,9 +35,9 @@ def of_jobs(path: Path, jobs: Sequence[Job], ask: Callable[[Job], Evidence]) -> 
     return {(job.row, job.seed): kept[job.label] for job in jobs if job.label in kept}
 
 
-def of_seeds(found: Found, row: str, seeds: Sequence[int]) -> list[Evidence]:
-    """What was found of a row, for those of the seeds that have been measured."""
-    return [found[row, seed] for seed in seeds if (row, seed) in found]
+def of_seeds(found: Found, row: str) -> dict[int, Evidence]:
+    """What was found of a row, by seed."""
+    return {seed: found[name, seed] for name, seed in sorted(found) if name == row}
 
 
 def answers(

@@ -37,9 +37,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.judging import NOT_RUN, judge, of_shared_seeds
+from experiments.judging import NOT_RUN, judge
 from experiments.table2_bleu import AT_SMALL, CONFIG, LAST
 from transformer_jax.reporting.page import Heading, Part, Picture, Table
+from transformer_jax.reporting.plots import (
+    finish_axes,
+    new_figure,
+    plot_curve,
+    save_figure,
+    use_log_axis,
+)
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
 from transformer_jax.tables.results import Line, read_results
@@ -101,8 +108,7 @@ def gaps_of(lines: Sequence[Line]) -> tuple[str, str, list[float]] | None:
     theirs = best(lines, [name for name in ROWS if name not in TRANSFORMERS])
     if ours is None or theirs is None:
         return None
-    shared = of_shared_seeds(lines, [ours, theirs])
-    return ours, theirs, differences(shared, ours, theirs, "bleu")
+    return ours, theirs, differences(lines, ours, theirs, "bleu")
 
 
 def verdict_of(lines: Sequence[Line], spread: Sequence[float] = ()) -> tuple[str, str]:
@@ -149,18 +155,10 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
 
 def _curves(by_budget: dict[int, list[Line]], folder: Path) -> Path:
     """Draws BLEU over training FLOPs and over minutes, a line for each contender."""
-    from matplotlib.figure import Figure
-
-    from transformer_jax.reporting.plots import finish_axes, plot_curve, save_figure, use_log_axis
-
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    figure = new_figure(9, 3.6)
     panels = figure.subplots(1, 2, sharey=True)
-    for axes, metric, label in zip(
-        panels,
-        ("training_flops", "minutes"),
-        ("training FLOPs", "minutes of training"),
-        strict=True,
-    ):
+    labels = {"training_flops": "training FLOPs", "minutes": "minutes of training"}
+    for axes, (metric, label) in zip(panels, labels.items(), strict=True):
         for name in ROWS:
             points = []
             for lines in by_budget.values():
@@ -175,8 +173,7 @@ def _curves(by_budget: dict[int, list[Line]], folder: Path) -> Path:
         use_log_axis(axes, "x")
         finish_axes(axes, label, "BLEU")
     panels[0].legend(frameon=False, fontsize=8)
-    path = folder / "budgets.png"
-    return save_figure(figure, path)
+    return save_figure(figure, folder / "budgets.png")
 
 
 def rate_scale(rate: float) -> Scale:
@@ -188,20 +185,10 @@ def rate_scale(rate: float) -> Scale:
 def budget_scale(times: int) -> Scale:
     """The scale of one budget, with the rate that was chosen for each row."""
     own = {
-        name: {
-            "train.steps": times * row["train.steps"],
-            "train.peak_learning_rate": RATES[name],
-        }
+        name: {"train.steps": times * row["train.steps"], "train.peak_learning_rate": RATES[name]}
         for name, row in ROWS.items()
     }
-    return Scale(
-        CONFIG,
-        ALIKE,
-        seeds=BUDGETS[times],
-        average=LAST,
-        own=own,
-        compared=False,
-    )
+    return Scale(CONFIG, ALIKE, BUDGETS[times], average=LAST, own=own, compared=False)
 
 
 EXPERIMENT = Experiment(

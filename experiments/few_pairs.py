@@ -21,7 +21,6 @@ helps on 5,000 pairs if BLEU with it is higher than without it, in the mean over
 by the same test, and does not if it is lower. Otherwise nothing is decided.
 """
 
-import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,13 +28,13 @@ from typing import Any
 
 from experiments.fair_comparison import ALIKE, POST, PRE, RATES
 from experiments.fair_comparison import ROWS as CONTENDERS
-from experiments.judging import judged, mean_text, of_shared_seeds
+from experiments.judging import judged, mean_text
 from experiments.table2_bleu import CONFIG, LAST
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import NONE, Experiment, Overrides, Scale
 from transformer_jax.tables.results import Line, read_results
-from transformer_jax.tables.statistics import differences, of_row, text_of, without_bleu
+from transformer_jax.tables.statistics import by_seed, of_row, text_of, without_bleu
 
 RECURRENT = "recurrent"
 PLACES = {"post": POST, "pre": PRE}  # of the norm, and whose rate a row takes
@@ -81,12 +80,10 @@ def effect_of(lines: Sequence[Line], part: int, value: Any) -> list[float]:
             pairs.append((name_of(*choice), name_of(*base)))
     # A seed at which two compared rows have no BLEU is left out of all pairs.
     empty = {seed for pair in pairs for seed in without_bleu(lines, *pair)}
-    shared = of_shared_seeds(
-        [line for line in lines if line.seed not in empty],
-        [name_of(*choice) for choice in CHOICES],
-    )
-    gaps = [differences(shared, *pair, "bleu") for pair in pairs]
-    return [statistics.fmean(of_seed) for of_seed in zip(*gaps, strict=True)]
+    known = [line for line in lines if line.seed not in empty]
+    bleu = by_seed(known, "bleu", *(name_of(*choice) for choice in CHOICES)).dropna()
+    gaps: Any = sum(bleu[own] - bleu[base] for own, base in pairs)
+    return list(gaps / len(pairs))
 
 
 def _differ(choice: Sequence[Any], other: Sequence[Any]) -> list[int]:

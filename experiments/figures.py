@@ -21,7 +21,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,22 +37,19 @@ from transformer_jax.reporting.page import (
     Picture,
     Table,
     Text,
-    markdown_page,
     markdown_table,
-    write_page,
+    write_report,
 )
 from transformer_jax.reporting.plots import (
     BLUE,
     GREEN,
     VERMILION,
     finish_axes,
+    new_figure,
     save_figure,
 )
 from transformer_jax.reporting.provenance import revision
 from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 log = logging.getLogger("experiments.figures")
 ROOT = Path(__file__).parent.parent
@@ -136,7 +133,7 @@ def draw_positions(asked: Asked) -> list[Part]:
     axes.set_ylabel("position")
     figure.colorbar(image, ax=axes, label="PE(position, dimension)", pad=0.02)
     first = f"Sinusoids, d_model = {D_MODEL}: even dimensions are sines, odd ones cosines."
-    heat_map = save(figure, asked.out / "positions.png", first)
+    heat_map = Picture(save_figure(figure, asked.out / "positions.png"), first)
 
     figure = new_figure(7.5, 3.6)
     axes = figure.add_subplot()
@@ -149,7 +146,7 @@ def draw_positions(asked: Asked) -> list[Part]:
     finish_axes(axes, "distance k", "PE(pos) · PE(pos + k)")
     axes.legend(frameon=False)
     second = f"Dot products, d_model = {D_MODEL}: the distance k decides, the position does not."
-    return [heat_map, save(figure, asked.out / "position_products.png", second)]
+    return [heat_map, Picture(save_figure(figure, asked.out / "position_products.png"), second)]
 
 
 # Learning rate -----------------------------------------------------------------------------------
@@ -190,7 +187,7 @@ def draw_learning_rate(asked: Asked) -> list[Part]:
     axes.legend(frameon=False)
     words = "Equation 3: a wider model and a longer warm-up have a lower peak."
     table = Table(["d_model", "warm-up steps", "peak at step", "learning rate there"], rows)
-    return [save(figure, asked.out / "learning_rate.png", words), table]
+    return [Picture(save_figure(figure, asked.out / "learning_rate.png"), words), table]
 
 
 # A run's model -----------------------------------------------------------------------------------
@@ -228,7 +225,7 @@ def draw_bleu_by_length(asked: Asked) -> list[Part]:
     rows = [[b.words, f"{b.sentences:,}", *(f"{x:.2f}" for x in b[2:])] for b in buckets]
     rows.append(["all", f"{scores.sentences:,}", f"{scores.bleu:.2f}", "", ""])
     return [
-        save(figure, asked.out / "bleu_by_length.png", words),
+        Picture(save_figure(figure, asked.out / "bleu_by_length.png"), words),
         Table(["source words", "sentences", "BLEU", "from", "to"], rows),
         Text(
             f"From and to: the middle 95 % of {RESAMPLES:,} resamples of a bucket's sentences "
@@ -236,21 +233,6 @@ def draw_bleu_by_length(asked: Asked) -> list[Part]:
             f"{scores.bleu_signature}"
         ),
     ]
-
-
-# Pictures ----------------------------------------------------------------------------------------
-
-
-def new_figure(width: float, height: float) -> "Figure":
-    """An empty figure, in inches."""
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained")
-
-
-def save(figure: "Figure", path: Path, caption: str) -> Picture:
-    """Writes a PNG."""
-    return Picture(save_figure(figure, path), caption)
 
 
 # The command -------------------------------------------------------------------------------------
@@ -354,8 +336,7 @@ def make(asked: Asked, run: str) -> None:
             continue
         parts += [Heading(section.title), *section.make(asked)]
     title = "Figures"
-    write_atomically(asked.out / "table.md", markdown_page(title, parts).encode())
-    print(f"page        {write_page(asked.out / 'index.html', title, parts)}")
+    print(f"page        {write_report(asked.out, title, parts)}")
 
 
 def command() -> str:

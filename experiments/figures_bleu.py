@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from transformer_jax.reporting.plots import BLUE, VERMILION, finish_axes
+from transformer_jax.reporting.plots import BLUE, VERMILION, finish_axes, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -70,10 +70,8 @@ def _words(bucket: int) -> str:
 
 def bleu_figure(buckets: Sequence[Bucket], of_all: float) -> "Figure":
     """One point with its interval for each bucket, and the whole split's BLEU as a line."""
-    from matplotlib.figure import Figure
-
     # The label of a bucket needs at most 1.2 inches.
-    figure = Figure(figsize=(max(7.5, 1.2 * len(buckets) + 1), 3.8), layout="constrained")
+    figure = new_figure(max(7.5, 1.2 * len(buckets) + 1), 3.8)
     axes = figure.add_subplot()
     bleu, low, high = (np.array(values) for values in list(zip(*buckets, strict=True))[2:])
     at = np.arange(len(buckets))

@@ -323,12 +323,12 @@ def error(found: Evidence, way: str = "grow-diag", name: str = PREDICTED) -> flo
     return float(found[name]["scores"][found[name]["layers"]][way][0])
 
 
-def verdicts(found: Found, seeds: Sequence[int], aligner: Evidence) -> list[list[str]]:
+def verdicts(found: Found, aligner: Evidence) -> list[list[str]]:
     """Each claim with its verdict; see the rules above."""
-    base = of_seeds(found, BASE, seeds)
+    base = of_seeds(found, BASE).values()
     over_aligner = [error(one) - aligner["grow-diag"][0] for one in base]
     over_both = [statistics.fmean(error(one, way) for way in WAYS[:2]) - error(one) for one in base]
-    agreed = gaps(found, BASE, AGREED, seeds, error)
+    agreed = gaps(found, BASE, AGREED, error)
     over_read = [error(one) - error(one, name=READ) for one in base]
     claims = {
         "the aligner is better than attention": over_aligner,
@@ -344,7 +344,7 @@ def _cells(scores: Sequence[Evidence]) -> list[str]:
     cells = []
     for way in WAYS:
         values = [one[way] for one in scores if way in one]
-        means = [100 * statistics.fmean(of_seeds) for of_seeds in zip(*values, strict=True)]
+        means = [100 * statistics.fmean(own) for own in zip(*values, strict=True)]
         cells.append("{:.1f} ({:.1f} / {:.1f})".format(*means) if means else "")
     return cells
 
@@ -354,10 +354,9 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     found = of_jobs(folder / "evidence.json", jobs, run_scores)
     asked = {name: ([], lambda part=part: aligner_scores(*part)) for name, part in PARTS.items()}
     others = answers(folder / "evidence.json", {DIAGONAL: ([], diagonal_scores), **asked})
-    seeds = sorted({job.seed for job in jobs})
     rows, layers = [], []
     for row, name in itertools.product(ROWS, (PREDICTED, READ)):
-        own = [one[name] for one in of_seeds(found, row, seeds)]
+        own = [one[name] for one in of_seeds(found, row).values()]
         chosen = [one["scores"][one["layers"]] for one in own]
         rows.append([f"attention, {row}, {name}", "mixed-en-de", *_cells(chosen)])
         for label in own[0]["scores"] if own else ():
@@ -375,7 +374,7 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     head = ["row", "weights for", "layers", *WAYS[:-1], "disagreement on other text"]
     return [
         Heading("Verdicts"),
-        Table(["claim", "verdict", "difference"], verdicts(found, seeds, others[MIXED])),
+        Table(["claim", "verdict", "difference"], verdicts(found, others[MIXED])),
         Heading("Error rates, percent (precision / recall)"),
         Text("Rows with a star are from memory; the others were read where the code names them."),
         Table(["links", "trained on", *WAYS[:-1], "product or other"], rows),

@@ -30,15 +30,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.evidence import Evidence, Found, of_jobs, of_seeds
-from experiments.judging import gaps, judged, mean_text
+from experiments.evidence import Evidence, Found, of_jobs
+from experiments.judging import Column, Rule, at, judged, means
 from experiments.short_demo import SHORT_DEMO
 from experiments.translations import pairs_of_test
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
 from transformer_jax.tables.results import read_results
-from transformer_jax.tables.statistics import differences, of_row, text_of
+from transformer_jax.tables.statistics import differences
 
 PAIRS = 1_000  # the test split
 LONGEST = 256  # subwords of a sentence
@@ -70,34 +70,33 @@ def measured(job: Job) -> Evidence:
     return {ERRORS: float(errors.mean_N[WATCHED]), NATS: nats / subwords}
 
 
-def verdicts(found: Found, losses: Sequence[float], row: str, seeds: Sequence[int]) -> list[str]:
+ALIGNS = Rule("it aligns words better", at(ERRORS), -1)
+LIKELIER = Rule("it makes the references likelier", at(NATS), -1)
+COLUMNS = [
+    Column(f"{NATS}, test", at(NATS), ".3f"),
+    Column(f"{ERRORS}, watched layer", at(ERRORS), ".3f"),
+]
+
+
+def verdicts(found: Found, losses: Sequence[float], row: str) -> list[str]:
     """The verdicts on a row: error rate, BLEU and nats; `losses` are of BLEU, one for each seed."""
-
-    def lower(name: str) -> str:
-        return judged(gaps(found, row, BASE, seeds, lambda one: one[name]), 0.0, -1)
-
-    return [lower(ERRORS), judged(losses, SMALL_LOSS, -1), lower(NATS)]
+    aligns, likelier = (rule.verdict(found, row, BASE) for rule in (ALIGNS, LIKELIER))
+    return [aligns, judged(losses, SMALL_LOSS, -1), likelier]
 
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and what was measured of every row."""
     found = of_jobs(folder / "evidence.json", jobs, measured)
-    seeds = sorted({job.seed for job in jobs})
     lines = read_results(folder / "results.csv")
-    judgements, rows = [], []
-    for row in ROWS:
+    rows = []
+    for row in [row for row in ROWS if row != BASE]:
         losses = [-gap for gap in differences(lines, row, BASE, "bleu")]
-        own = of_seeds(found, row, seeds)
-        means = [mean_text([one[name] for one in own], ".3f") for name in (NATS, ERRORS)]
-        rows.append([row, text_of(of_row(lines, row, "bleu"), ".1f"), *means])
-        if row != BASE:
-            judgements.append([row, *verdicts(found, losses, row, seeds)])
-    claims = ["it aligns words better", "it costs no BLEU", "it makes the references likelier"]
+        rows.append([row, *verdicts(found, losses, row)])
     return [
         Heading("Verdicts"),
-        Table(["row", *claims], judgements),
+        Table(["row", ALIGNS.claim, "it costs no BLEU", LIKELIER.claim], rows),
         Heading("BLEU, likelihood and alignment error rates"),
-        Table(["row", "BLEU", f"{NATS}, test", f"{ERRORS}, watched layer"], rows),
+        means(COLUMNS, found, ROWS, lines),
     ]
 
 

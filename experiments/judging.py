@@ -1,11 +1,15 @@
 """Verdicts over seeds: when a difference counts, and what a claim is called then."""
 
+import functools
+import operator
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
-from experiments.evidence import Evidence, Found
+from experiments.evidence import Evidence, Found, of_seeds
+from transformer_jax.reporting.page import Table
 from transformer_jax.tables.results import Line
-from transformer_jax.tables.statistics import exceeds_seeds, of_row
+from transformer_jax.tables.statistics import exceeds_seeds, of_row, text_of
 
 HOLDS, FAILS, OPEN, NOT_RUN = "holds", "does not hold", "not decided", "not run"
 
@@ -23,10 +27,20 @@ def judge(gaps: Sequence[float], wanted: int, spread: Sequence[float] = ()) -> s
     return HOLDS if statistics.fmean(gaps) * wanted > 0 else FAILS
 
 
-def judged(values: Sequence[float | None], limit: float, wanted: int) -> str:
-    """Whether values over seeds are above (wanted 1) or below (-1) a limit; None does not count."""
-    known = [value - limit for value in values if value is not None]
-    return judge(known, wanted) if len(known) > 1 else NOT_RUN
+def judged(
+    values: Iterable[float | None], limit: float, wanted: int, refuted: float | None = None
+) -> str:
+    """Whether values over seeds are above (wanted 1) or below (-1) a limit; None does not count.
+
+    It does not hold if they are on the other side of the limit, or of `refuted` if that is given.
+    """
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        return NOT_RUN
+    verdict = judge([value - limit for value in known], wanted)
+    if refuted is None or verdict == HOLDS:
+        return verdict
+    return FAILS if judge([value - refuted for value in known], wanted) == FAILS else OPEN
 
 
 def of_two(values: Sequence[float]) -> list[float]:
@@ -34,27 +48,74 @@ def of_two(values: Sequence[float]) -> list[float]:
     return [2**0.5 * value for value in values]
 
 
-def gaps(
-    found: Found, row: str, base: str, seeds: Sequence[int], value: Callable[[Evidence], float]
-) -> list[float]:
-    """The row's value minus the base row's, for each seed at which both were measured."""
-    shared = [seed for seed in seeds if {(row, seed), (base, seed)} <= found.keys()]
-    return [value(found[row, seed]) - value(found[base, seed]) for seed in shared]
-
-
-def mean_text(values: Sequence[float | None], form: str) -> str:
+def mean_text(values: Iterable[float | None], form: str) -> str:
     """The mean of the values that are known, as text; empty if there is none."""
     known = [value for value in values if value is not None]
     return format(statistics.fmean(known), form) if known else ""
-
-
-def of_shared_seeds(lines: Sequence[Line], rows: Sequence[str]) -> list[Line]:
-    """Lines of these rows for the seeds that all of them have."""
-    seeds = set.intersection(*({line.seed for line in lines if line.row == row} for row in rows))
-    return [line for line in lines if line.row in rows and line.seed in seeds]
 
 
 def mean_of(lines: Sequence[Line], row: str, metric: str) -> float | None:
     """The mean over the row's seeds; None if no seed is recorded."""
     summary = of_row(lines, row, metric)
     return summary.mean if summary else None
+
+
+# What was measured of rows -------------------------------------------------------------------
+
+Value = Callable[[Evidence], Any]  # a number, from what was measured of a run; None: it has none
+
+
+def at(*keys: str | int) -> Value:
+    """Takes the value at these keys, one in the other."""
+    return lambda found: functools.reduce(operator.getitem, keys, found)
+
+
+class Rule(NamedTuple):
+    """A claim about a row: a value of it, less the base row's, is above a limit, or below it."""
+
+    claim: str
+    value: Value
+    wanted: int  # 1: above the limit; -1: below it
+    limit: float = 0.0
+
+    def verdict(self, found: Found, row: str, base: str) -> str:
+        """The verdict on a row, over the seeds at which both rows were measured."""
+        return judged(gaps(found, row, base, self.value), self.limit, self.wanted)
+
+
+class Column(NamedTuple):
+    """A column of a table with a line for each row: a mean over seeds."""
+
+    head: str
+    value: Value
+    form: str
+
+
+def gaps(found: Found, row: str, base: str, value: Value) -> list[float]:
+    """The row's value minus the base row's, for each seed at which both were measured."""
+    own, other = of_seeds(found, row), of_seeds(found, base)
+    return [value(own[seed]) - value(other[seed]) for seed in own if seed in other]
+
+
+def verdicts(rules: Sequence[Rule], found: Found, rows: Iterable[str], base: str) -> Table:
+    """A table with the verdict on every claim for every row but the base."""
+    cells = [
+        [row, *(rule.verdict(found, row, base) for rule in rules)] for row in rows if row != base
+    ]
+    return Table(["row", *(rule.claim for rule in rules)], cells)
+
+
+def means(
+    columns: Sequence[Column],
+    found: Found,
+    rows: Iterable[str],
+    lines: Sequence[Line] | None = None,
+) -> Table:
+    """A table with a line for each row; lines of results add a first column, their BLEU."""
+    cells = []
+    for row in rows:
+        own = of_seeds(found, row).values()
+        bleu = [] if lines is None else [text_of(of_row(lines, row, "bleu"), ".1f")]
+        cells.append([row, *bleu, *(mean_text(map(one.value, own), one.form) for one in columns)])
+    bleu = [] if lines is None else ["BLEU"]
+    return Table(["row", *bleu, *(one.head for one in columns)], cells)

@@ -35,8 +35,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.evidence import Evidence, Found, of_jobs, of_seeds
-from experiments.judging import gaps, judged, mean_text
+from experiments.evidence import Evidence, Found, of_jobs
+from experiments.judging import Column, Rule, Value, at, means
 from experiments.short_demo import SHORT_DEMO
 from experiments.translations import pairs_of_test, scores
 from transformer_jax.reporting.page import Heading, Part, Table
@@ -76,54 +76,44 @@ def by_order(job: Job) -> Evidence:
 # Verdicts ------------------------------------------------------------------------------------
 
 
-def exact(found: Evidence, group: str) -> float:
+def exact(group: str) -> Value:
     """The percentage of a group's translations that are the reference."""
-    return 100 * float(found[group]["exact"])
+    return lambda found: 100 * found[group]["exact"]
 
 
 def moved_further(found: Evidence) -> float:
-    """How many more points are exact where the order stays than where a verb moves."""
-    return exact(found, SAME) - exact(found, VERB)
+    """How many more points are exact where a verb moves than where the order stays."""
+    return float(exact(VERB)(found) - exact(SAME)(found))
 
 
-def verdicts(found: Found, row: str, seeds: Sequence[int]) -> list[str]:
+RULES = [
+    Rule("as good where the order stays", exact(SAME), 1, -SMALL_LOSS),
+    Rule("loses more where a verb moves", moved_further, -1),
+]
+HELPED = Rule("what was read helps with moved verbs", exact(VERB), 1)  # against MONOTONIC
+FORMS = {"exact": ".2f", "BLEU": ".1f", "words": ".3f"}
+COLUMNS = [
+    Column(f"{name}, {group}", at(group, name.lower()), form)
+    for group in (SAME, VERB, OTHER)
+    for name, form in FORMS.items()
+]
+
+
+def verdicts_on(found: Found, row: str) -> list[str]:
     """The verdicts on a row: where the order stays, where a verb moves, against monotonic."""
-    losses = gaps(found, BASE, row, seeds, lambda one: exact(one, SAME))
-    # Loss with a moved verb minus loss in order: what the row's gap between groups adds.
-    extra = gaps(found, row, BASE, seeds, moved_further)
-    cells = [judged(losses, SMALL_LOSS, -1), judged(extra, 0, 1)]
-    if row not in WIDER:
-        return [*cells, ""]
-    helped = gaps(found, row, MONOTONIC, seeds, lambda one: exact(one, VERB))
-    return [*cells, judged(helped, 0, 1)]
+    helped = HELPED.verdict(found, row, MONOTONIC) if row in WIDER else ""
+    return [*(rule.verdict(found, row, BASE) for rule in RULES), helped]
 
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and what was measured of every group of sentences."""
     found = of_jobs(folder / "evidence.json", jobs, by_order)
-    seeds = sorted({job.seed for job in jobs})
-    columns = {"exact": ("exact", ".2f"), "bleu": ("BLEU", ".1f"), "words": ("words", ".3f")}
-    rows = []
-    for row in ROWS:
-        own = of_seeds(found, row, seeds)
-        cells = [
-            mean_text([one[group][name] for one in own], form)
-            for group in (SAME, VERB, OTHER)
-            for name, (_, form) in columns.items()
-        ]
-        rows.append([row, *cells])
-    claims = [
-        "as good where the order stays",
-        "loses more where a verb moves",
-        "what was read helps with moved verbs",
-    ]
-    contenders = [row for row in ROWS if row != BASE]
-    head = [f"{label}, {group}" for group in (SAME, VERB, OTHER) for label, _ in columns.values()]
+    rows = [[row, *verdicts_on(found, row)] for row in ROWS if row != BASE]
     return [
         Heading("Verdicts"),
-        Table(["row", *claims], [[row, *verdicts(found, row, seeds)] for row in contenders]),
+        Table(["row", *(rule.claim for rule in (*RULES, HELPED))], rows),
         Heading("By what moves"),
-        Table(["row", *head], rows),
+        means(COLUMNS, found, ROWS),
     ]
 
 

@@ -162,7 +162,8 @@ def rate_scale(rate: float) -> Scale:
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The scores of each test set, which the table joins."""
-    records = read_records(folder, read_results(folder / "results.csv"))
+    kept, lines = read_records(folder), read_results(folder / "results.csv")
+    records = [kept[line[:2]] for line in lines if line[:2] in kept]
     sets = list(dict.fromkeys(name for record in records for name in record.sets))
     if not sets:
         return []

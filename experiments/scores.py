@@ -32,7 +32,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN, judge, of_shared_seeds
+from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN, judge
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
@@ -53,17 +53,12 @@ TRIED = (0.001, 0.002, 0.004, 0.008)
 SHORT = {"train.steps": 400, "train.decay_steps": 400, "train.valid_every": 400}
 WHOLE = {"train.steps": 1_000, "train.decay_steps": 1_000, "train.valid_every": 250}
 # The peak rate of each row with the best validation perplexity after 400 steps.
-RATES: dict[tuple[str, int], float] = {
-    ("scaled_dot", 8): 0.008,
-    ("dot", 8): 0.004,
-    ("bilinear", 8): 0.008,
-    ("additive", 8): 0.008,
-    ("cosine", 8): 0.008,
-    ("scaled_dot", 128): 0.004,
-    ("dot", 128): 0.004,
-    ("bilinear", 128): 0.002,
-    ("additive", 128): 0.008,
-    ("cosine", 128): 0.008,
+RATES = {  # with narrow and with wide keys
+    "scaled_dot": (0.008, 0.004),
+    "dot": (0.004, 0.004),
+    "bilinear": (0.008, 0.002),
+    "additive": (0.008, 0.008),
+    "cosine": (0.008, 0.008),
 }
 
 
@@ -74,15 +69,8 @@ def name_of(score: str, d_k: int) -> str:
 
 def with_rate(row: Overrides) -> Overrides:
     """A row's overrides with the learning rate that was chosen for it."""
-    chosen = RATES.get((row["model.score"], row["model.d_k"]), TRIED[1])
-    return {**row, "train.peak_learning_rate": chosen}
-
-
-def losses(lines: Sequence[Line], score: str) -> list[float]:
-    """BLEU with narrow keys minus BLEU with wide keys: a value for each seed that has both."""
-    narrow, wide = name_of(score, NARROW), name_of(score, WIDE)
-    bleu = by_seed(lines, "bleu", narrow, wide)
-    return (bleu[narrow] - bleu[wide]).dropna().tolist()
+    rate = RATES[row["model.score"]][(NARROW, WIDE).index(row["model.d_k"])]
+    return {**row, "train.peak_learning_rate": rate}
 
 
 def is_larger(some: Sequence[float], others: Sequence[float]) -> bool:
@@ -93,17 +81,19 @@ def is_larger(some: Sequence[float], others: Sequence[float]) -> bool:
 def verdict_of(lines: Sequence[Line], score: str) -> tuple[str, str]:
     """The verdict on "it does not fail with wide keys", and the reason."""
     names = [name_of(each, d_k) for each in {SCALED, PLAIN, score} for d_k in (NARROW, WIDE)]
-    shared = of_shared_seeds(lines, names)
-    own, scaled, plain = (losses(shared, each) for each in (score, SCALED, PLAIN))
+    bleu = by_seed(lines, "bleu", *names).dropna()  # at the seeds that all of them have
+    own, scaled, plain = (
+        (bleu[name_of(each, NARROW)] - bleu[name_of(each, WIDE)]).tolist()
+        for each in (score, SCALED, PLAIN)
+    )
     if len(own) < 2:
         return NOT_RUN, "fewer than two seeds have its rows and those it is compared with"
-    narrow = of_row(shared, name_of(score, NARROW), "bleu")
     reason = (
         f"loss {statistics.fmean(own):+.1f} BLEU; scaled product {statistics.fmean(scaled):+.1f}"
     )
     if score != PLAIN:
         reason += f", plain product {statistics.fmean(plain):+.1f}"
-    if narrow is None or narrow.mean < LEARNED:
+    if bleu[name_of(score, NARROW)].mean() < LEARNED:
         return OPEN, f"{reason}; with d_k {NARROW} it learned nothing"
     if is_larger(own, scaled):
         return FAILS, reason
@@ -119,14 +109,8 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
         cells = [text_of(of_row(lines, name, "bleu"), ".1f") for name in names]
         verdict, reason = ("", "") if score == SCALED else verdict_of(lines, score)
         rows.append([score, *cells, verdict, reason])
-    head = [
-        "score",
-        f"BLEU, d_k {NARROW}",
-        f"d_k {WIDE}",
-        "does not fail with wide keys",
-        "because",
-    ]
-    return [Heading("Verdicts"), Table(head, rows)]
+    head = ["score", f"BLEU, d_k {NARROW}", f"d_k {WIDE}", "does not fail with wide keys"]
+    return [Heading("Verdicts"), Table([*head, "because"], rows)]
 
 
 ROWS: dict[str, Overrides] = {

@@ -49,6 +49,7 @@ from transformer_jax.files import read_json, write_atomically
 from transformer_jax.reporting.page import markdown_table
 from transformer_jax.reporting.provenance import processor, revision
 from transformer_jax.tables.digests import digest_of
+from transformer_jax.tables.preview import CPU_RATE
 from transformer_jax.tables.results import counts
 from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
 
@@ -72,8 +73,6 @@ FIXED = {
     "vocabulary.path": None,
     "train.init_from": None,
 }
-SHARE = 0.5  # of a matrix product's rate, that training is assumed to reach until it was measured
-PRODUCT_SIZE = 1_024
 FLAGS = [
     Flag("record", str, "NAME", "the record to run beside the baseline", default=list(RECORDS)[-1]),
     Flag("seeds", str, "0,1", "only these seeds (default: all five)"),
@@ -119,9 +118,10 @@ def record_of(name: str) -> Record:
 
 
 def _seeds(text: str | None) -> tuple[int, ...]:
-    words = text.split(",") if text else map(str, SEEDS)
-    chosen = tuple(int(word) for word in words if word.strip().isdigit())
-    if not chosen or not set(chosen) <= set(SEEDS):
+    known = {str(seed): seed for seed in SEEDS}
+    words = [word.strip() for word in text.split(",")] if text else [*known]
+    chosen = tuple(known[word] for word in words if word in known)
+    if len(chosen) < len(words):
         raise ConfigError(f"--seeds={text}: records have the seeds {', '.join(map(str, SEEDS))}.")
     return chosen
 
@@ -308,8 +308,8 @@ def prediction(name: str, seeds: Sequence[int], runs: Sequence[Run]) -> str:
     """A table of parameters, FLOPs and predicted minutes, and the hours of all missing runs."""
     sizes = {one: counts(load_config(record_of(one).config)) for one in (BASELINE, name)}
     rates = [sizes[run.record][1] / run.seconds for run in runs if run.processor == processor()]
-    rate = statistics.median(rates) if rates else SHARE * _product_rate()
-    basis = f"the median of {len(rates)} runs" if rates else f"{SHARE:.0%} of a matrix product's"
+    rate = statistics.median(rates) if rates else CORES * CPU_RATE
+    basis = f"the median of {len(rates)} runs" if rates else f"a guess, {CPU_RATE:.0e} a core"
     done = {(run.record, run.seed) for run in runs}
     rows = []
     hours = 0.0
@@ -321,19 +321,6 @@ def prediction(name: str, seeds: Sequence[int], runs: Sequence[Run]) -> str:
     head = ["record", "parameters, millions", "training FLOPs", "predicted minutes", "missing runs"]
     table = markdown_table(head, rows)
     return f"{table}\nall missing runs: {hours:.1f} hours, at {rate:.2e} FLOP/s: {basis}\n"
-
-
-def _product_rate() -> float:
-    """FLOP/s of a float32 matrix product on this machine's CPU."""
-    import numpy as np
-
-    left, right = np.random.default_rng(0).random((2, PRODUCT_SIZE, PRODUCT_SIZE), np.float32)
-    seconds = []
-    for _ in range(8):
-        begin = time.perf_counter()
-        left @ right
-        seconds.append(time.perf_counter() - begin)
-    return 2 * PRODUCT_SIZE**3 / min(seconds)
 
 
 if __name__ == "__main__":

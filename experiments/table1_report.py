@@ -11,23 +11,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from transformer_jax.errors import UserError
-from transformer_jax.files import read_csv, write_atomically
-from transformer_jax.reporting.page import (
-    Code,
-    Heading,
-    Part,
-    Picture,
-    Table,
-    Text,
-    markdown_page,
-    write_page,
-)
+from transformer_jax.files import read_csv
+from transformer_jax.reporting.page import Code, Heading, Part, Picture, Table, Text, write_report
 from transformer_jax.reporting.plots import (
     BLUE,
     GREEN,
     PURPLE,
     VERMILION,
     finish_axes,
+    new_figure,
     save_figure,
     use_log_axis,
 )
@@ -226,8 +218,7 @@ def report(folder: Path) -> None:
         Text(CROSSING_READING),
         Picture(folder / "crossing.png", "Forward and backward; a ring where the curves cross."),
     ]
-    write_atomically(folder / "table.md", markdown_page(title, parts).encode())
-    write_page(folder / "index.html", title, parts)
+    write_report(folder, title, parts)
 
 
 def work_table(results: Results) -> Table:
@@ -331,7 +322,7 @@ def crossing_figure(results: Results) -> Figure:
 def _figure(panels: Sequence[tuple[str, str, pd.DataFrame]]) -> Figure:
     """Log-log plots of curves, with their titles and the labels of their values."""
     rows = math.ceil(len(panels) / 2)
-    figure = Figure(figsize=(10.0, 3.8 * rows + 0.6), layout="constrained")
+    figure = new_figure(10.0, 3.8 * rows + 0.6)
     for at, (title, label, curves) in enumerate(panels, start=1):
         axes = figure.add_subplot(rows, 2, at)
         for kind, values in curves.items():

@@ -35,8 +35,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.evidence import Evidence, Found, of_jobs
-from experiments.judging import judged, mean_text
+from experiments.evidence import Evidence, Found, of_jobs, of_seeds
+from experiments.judging import at, gaps, judged, mean_text
 from experiments.short_demo import SHORT_DEMO
 from transformer_jax.config.model import WIDEST
 from transformer_jax.reporting.page import Heading, Part, Table
@@ -139,9 +139,9 @@ def relative_share(found: Evidence, k: int, lowest: int, highest: int) -> float 
     return own / whole if whole and own is not None else None
 
 
-def verdicts_of(found: Found, losses: Sequence[float], seeds: Sequence[int]) -> list[list[str]]:
+def verdicts_of(found: Found, losses: Sequence[float]) -> list[list[str]]:
     """Each claim and its verdict; `losses` are those of BLEU by reading one way, one for a seed."""
-    own = [found[ALL_K, seed] for seed in seeds if found.get((ALL_K, seed))]
+    own = of_seeds(found, ALL_K).values()
     rows = []
     for k in JUDGED:
         within = [relative_share(one, k, 1, k) for one in own]
@@ -150,8 +150,7 @@ def verdicts_of(found: Found, losses: Sequence[float], seeds: Sequence[int]) -> 
             [f"what is linked and read is enough, k = {k}", judged(within, ENOUGH, 1)],
             [f"what is not read cannot be written, k = {k}", judged(beyond, LITTLE, -1)],
         ]
-    shared = [seed for seed in seeds if found.get((ALL_K, seed)) and found.get((THREE, seed))]
-    behind = [found[THREE, s]["3"]["bleu"] - found[ALL_K, s]["3"]["bleu"] for s in shared]
+    behind = gaps(found, THREE, ALL_K, at("3", "bleu"))
     rows.append(["one model for all k is enough", judged(behind, SMALL_LOSS, -1)])
     return [*rows, ["reading one way costs nothing", judged(losses, SMALL_LOSS, -1)]]
 
@@ -160,12 +159,11 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and for each k BLEU, lagging and exact matches by need."""
     waiting = [job for job in jobs if job.row in (ALL_K, THREE)]
     found = of_jobs(folder / "evidence.json", waiting, by_k)
-    seeds = sorted({job.seed for job in jobs})
     lines = read_results(folder / "results.csv")
     losses = [-gap for gap in differences(lines, ONE_WAY, BASE, "bleu")]
     rows = []
     for row in (ALL_K, THREE):
-        own = [found[row, seed] for seed in seeds if found.get((row, seed))]
+        own = of_seeds(found, row).values()
         for k in SEARCHED:
             columns = ([one[str(k)][name] for one in own] for name in ("lagging", "bleu"))
             cells = [mean_text(values, ".1f") for values in columns]
@@ -176,7 +174,7 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     beam = [[row, text_of(of_row(lines, row, "bleu"), ".1f")] for row in (BASE, ONE_WAY)]
     return [
         Heading("Verdicts"),
-        Table(["claim", "verdict"], verdicts_of(found, losses, seeds)),
+        Table(["claim", "verdict"], verdicts_of(found, losses)),
         Heading("By k: greedy search"),
         Table(head, rows),
         Heading("With the whole source: beam search"),

@@ -25,16 +25,17 @@ words with d > 0, by Student's t over seeds, p < 0.05; it does not hold if the 9
 difference is below 2 points; otherwise it is not decided.
 """
 
+import functools
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from experiments.evidence import Evidence, answers, of_jobs, of_seeds
-from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN, judge, mean_text
+from experiments.evidence import Evidence, Found, answers, of_jobs, of_seeds
+from experiments.judging import judged, mean_text
 from experiments.short_demo import SHORT_DEMO
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
@@ -47,10 +48,15 @@ LAYERS = (1, 2, 3)
 PAIRS = 1_000  # of the test split
 FARTHEST = 7  # jumps from here on are counted together
 LONGEST = 256  # subwords of a sentence
-AS_GOOD = 2.0  # points of accuracy
+# Of points of accuracy that words out of reach lose more than others.
+NEEDS_REACH = functools.partial(judged, limit=0.0, wanted=1, refuted=2.0)
 LENGTHS = (256, 512, 1_024, 2_048, 4_096)  # of the source
 MEASURED = 9  # the window whose step is measured
 COST = "cost of a step"  # its name in evidence.json
+COST_HEAD = ["source", "ms of processor time, whole sentence", f"window {MEASURED}"]
+COST_HEAD += ["MiB, whole sentence", f"window {MEASURED}"]
+SHOWN = {"0": (0,), "1 or 2": (1, 2), "3 or 4": (3, 4)}  # jumps, in the table
+SHOWN |= {"5 and more": (*range(5, FARTHEST + 1),)}
 
 ByJump = Sequence[tuple[int, int]]  # for each jump: words, and right ones
 
@@ -120,32 +126,20 @@ def accuracy(counted: ByJump, jumps_of: Sequence[int]) -> float | None:
     return 100 * right / words if words else None
 
 
-def excess_losses(
-    found: Mapping[tuple[str, int], ByJump], window: int, layers: int, seeds: Sequence[int]
-) -> list[float]:
+def excess_losses(found: Found, window: int, layers: int) -> list[float]:
     """How much more accuracy words out of reach lose than those within, for each seed."""
     far = range(reach(window, layers) + 1, FARTHEST + 1)
     near = range(1, min(reach(window, layers), FARTHEST) + 1)
     excess = []
-    for seed in seeds:
-        own = found.get((name_of(window, layers), seed))
-        whole = found.get((name_of(None, layers), seed))
-        if own is None or whole is None:
+    of_whole = of_seeds(found, name_of(None, layers))
+    for seed, own in of_seeds(found, name_of(window, layers)).items():
+        if (whole := of_whole.get(seed)) is None:
             continue
         values = [accuracy(of, jumps_of) for jumps_of in (far, near) for of in (whole, own)]
         if None not in values:
             far_whole, far_own, near_whole, near_own = (float(value or 0) for value in values)
             excess.append((far_whole - far_own) - (near_whole - near_own))
     return excess
-
-
-def verdict_of(excess: Sequence[float]) -> str:
-    """The verdict on "a word needs to be within reach"."""
-    if len(excess) < 2:
-        return NOT_RUN
-    if judge(excess, 1) == HOLDS:
-        return HOLDS
-    return FAILS if judge([value - AS_GOOD for value in excess], -1) == HOLDS else OPEN
 
 
 # The cost of a step --------------------------------------------------------------------------
@@ -205,21 +199,20 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     cost = answers(path, {COST: ([], cost_of_step)})[COST]
     found = of_jobs(path, jobs, accuracy_by_jump)
     counted = {key: one["words and right ones"] for key, one in found.items()}
-    seeds = sorted({job.seed for job in jobs})
     lines = read_results(folder / "results.csv")
     rows, verdicts = [], []
     for layers in LAYERS:
         for window in WINDOWS:
             name = name_of(window, layers)
-            own = of_seeds(counted, name, seeds)
+            own = of_seeds(counted, name).values()
             shares = ([accuracy(of, jump) for of in own] for jump in SHOWN.values())
             cells = [mean_text(values, ".1f") for values in shares]
             bleu = text_of(of_row(lines, name, "bleu"), ".1f")
-            rows.append([name, _reach(window, layers), bleu, *cells])
+            across = "" if window is None else str(reach(window, layers))
+            rows.append([name, across, bleu, *cells])
             if window is not None and reach(window, layers) < FARTHEST:
-                excess = excess_losses(counted, window, layers, seeds)
-                judged = [verdict_of(excess), mean_text(excess, "+.1f")]
-                verdicts.append([name, _reach(window, layers), *judged])
+                excess = excess_losses(counted, window, layers)
+                verdicts.append([name, across, NEEDS_REACH(excess), mean_text(excess, "+.1f")])
     return [
         Heading("Verdicts: a word needs to be within reach"),
         Table(["row", "reach", "verdict", "points lost more out of reach"], verdicts),
@@ -228,25 +221,6 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
         Heading("Cost of a training step of one pair"),
         Table(COST_HEAD, _cost_rows(cost)),
     ]
-
-
-def _reach(window: int | None, layers: int) -> str:
-    return "" if window is None else str(reach(window, layers))
-
-
-SHOWN: dict[str, Sequence[int]] = {
-    "0": (0,),
-    "1 or 2": (1, 2),
-    "3 or 4": (3, 4),
-    "5 and more": range(5, FARTHEST + 1),
-}
-COST_HEAD = [
-    "source",
-    "ms of processor time, whole sentence",
-    f"window {MEASURED}",
-    "MiB, whole sentence",
-    f"window {MEASURED}",
-]
 
 
 def _cost_rows(found: Evidence) -> list[list[str]]:

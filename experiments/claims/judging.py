@@ -10,13 +10,7 @@ from experiments.judging import FAILS, NOT_RUN, OPEN, judge, of_two
 from experiments.short_demo import SHORT_DEMO
 from transformer_jax.reporting.page import Part
 from transformer_jax.tables.results import Line
-from transformer_jax.tables.statistics import (
-    METRICS,
-    P_LARGEST,
-    PValues,
-    by_seed,
-    differences,
-)
+from transformer_jax.tables.statistics import METRICS, P_LARGEST, PValues, by_seed, differences
 
 REFERENCE = "reference"  # the row that other rows on the built-in corpus are compared with
 GRAMMAR = SHORT_DEMO.overrides  # its training; other rows differ from it in the keys they name

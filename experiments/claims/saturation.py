@@ -15,7 +15,7 @@ from experiments.claims.judging import Claim, Finding, Known
 from experiments.evidence import Evidence, Probe
 from experiments.judging import FAILS, HOLDS
 from transformer_jax.reporting.page import Part, Picture, Table
-from transformer_jax.reporting.plots import BLUE, VERMILION, finish_axes, save_figure
+from transformer_jax.reporting.plots import BLUE, VERMILION, finish_axes, new_figure, save_figure
 
 SATURATES = Claim("Without scaling, softmax saturates at large d_k", "section 3.2.1")
 SMALL_GRADIENTS = Claim(
@@ -151,9 +151,7 @@ def _table(measured: Evidence, setting: str) -> Part:
 
 
 def _plot(known: Known, measured: Evidence) -> Part:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8.0, 3.2), layout="constrained")
+    figure = new_figure(8.0, 3.2)
     sizes = [int(d_k) for d_k in measured]
     for axes, what in zip(figure.subplots(1, 2), AXES, strict=True):
         for how, color in zip(SCORE_OF, (BLUE, VERMILION), strict=True):

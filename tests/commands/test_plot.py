@@ -9,7 +9,8 @@ from tests.tiny_runs import command
 def drawn(monkeypatch):
     """What is drawn instead of a picture."""
     found = []
-    monkeypatch.setattr("transformer_jax.commands.plot.plot_runs", lambda *one: found.append(one))
+    monkeypatch.setattr("transformer_jax.commands.plot.runs_figure", lambda runs: runs)
+    monkeypatch.setattr("transformer_jax.commands.plot.save_figure", lambda *one: found.append(one))
     return found
 
 

@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from transformer_jax.config.schema import Config
-from transformer_jax.tables.experiment import Experiment, make_jobs
+from transformer_jax.tables.experiment import Experiment, Job, make_jobs
 
 Value = TypeVar("Value")
-SEEDS = (0, 1, 2)
 
 
 def configs_of(
@@ -17,6 +16,11 @@ def configs_of(
     """The configs of an experiment's rows."""
     jobs = make_jobs(experiment, scale, Path("runs"), rows, seeds=(seed,))
     return {job.row: job.config() for job in jobs}
+
+
+def job_in(experiment: Experiment, folder: Path) -> Job:
+    """A job of an experiment's first row, whose run is in this folder."""
+    return make_jobs(experiment, "small", folder)[0]._replace(folder=folder)
 
 
 def by_seed(row: str, values: Iterable[Value]) -> dict[tuple[str, int], Value]:

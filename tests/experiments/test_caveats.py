@@ -20,21 +20,6 @@ def test_slower_is_slower_in_every_seed(mine, others, verdict):
     assert caveats.slower([], others) == caveats.slower(mine, []) == NOT_RUN
 
 
-@pytest.mark.parametrize(
-    ("gaps", "verdict"),
-    [
-        ([0.1, 0.0, -0.1], HOLDS),
-        ([-0.5, -0.51, -0.49], HOLDS),  # lower, but by less than a point
-        ([2.0, 2.1, 1.9], HOLDS),
-        ([-3.0, -3.1, -2.9], FAILS),
-        ([-2.0, 2.0, 0.0], OPEN),
-        ([-1.0], NOT_RUN),
-    ],
-)
-def test_as_good_is_less_than_a_point_below(gaps, verdict):
-    assert caveats.as_good(gaps) == verdict
-
-
 def test_the_effect_of_a_norm_is_its_mean_over_the_other_choices():
     worth = {"pre": 4.0, "scale": -1.0, True: 0.5}
     lines = []

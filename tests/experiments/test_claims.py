@@ -31,7 +31,7 @@ from experiments.claims.scaling_in_training import NOT_SCALED, SMALL_KEYS, helps
 from experiments.claims.smoothing import NO_SMOOTHING, UNSMOOTHED
 from experiments.claims.word_order import NO_POSITIONS
 from experiments.evidence import Probe, gather
-from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN, of_shared_seeds, of_two
+from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN, of_two
 from tests.tables.test_statistics import line, lines_of
 from tests.tiny_runs import command, train
 from transformer_jax.tables.digests import digest_of
@@ -235,9 +235,6 @@ def test_the_built_in_corpus_decides_what_multi30k_leaves_open(values, decided, 
 
 
 def test_rows_are_compared_over_the_seeds_that_all_of_them_have():
-    lines = [*lines_of("a", (1.0, 2.0)), line("b", 1, 3.0), line("c", 1, 4.0)]
-    assert of_shared_seeds(lines, ["a", "b"]) == lines[1:3]
-    assert of_shared_seeds(lines, ["a", "gone"]) == []
     most = [*here("a row", SURELY_LOWER), line(REFERENCE, 9, 0.0)]
     finding = on_grammar(Finding("a", "b", OPEN, "this"), most, "a row", "bleu", -1)
     assert 'BLEU 83.03 in the row "a row", 85.00 in "reference" (3 seeds' in finding.because

@@ -1,17 +1,14 @@
-"""Words dropped and doubled by hand, the measurement on a tiny run, and the verdicts' rules."""
+"""Words dropped and doubled by hand, and the measurement on made-up translations."""
 
 from types import SimpleNamespace
 
 import pytest
 
 from experiments import coverage
-from experiments.coverage import BASE, EXPERIMENT, PENALTY, counted, faults, verdicts
-from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN
-from tests.experiments.rows import SEEDS, by_seed
-from transformer_jax.tables.experiment import make_jobs
+from experiments.coverage import EXPERIMENT, counted, faults
+from tests.experiments.rows import job_in
 from transformer_jax.text.built_in_corpus import AlignedPair
 
-ROW = "memory coverage"
 # did belongs to kaufte, and the full stop to itself, which is not a word.
 PAIR = AlignedPair(
     "Did the old man buy a car?",
@@ -74,25 +71,6 @@ def test_a_run_is_counted_as_it_is_and_with_the_penalty(tmp_path, monkeypatch):
     monkeypatch.setattr(coverage, "hypotheses", lambda job: plain)
     monkeypatch.setattr(coverage, "pairs_of_test", lambda count: (PAIR,) * count)
     monkeypatch.setattr("transformer_jax.api.load", load)
-    job = make_jobs(EXPERIMENT, "small", runs=tmp_path)[0]
+    job = job_in(EXPERIMENT, tmp_path)
     assert coverage.counts_of(job) == counted(plain, [PAIR, PAIR])
     assert coverage.with_penalty(job) == counted(penalized, [PAIR, PAIR])
-
-
-def evidence(dropped=5.0, doubled=2.0, bleu=84.0):
-    return {"dropped": dropped, "doubled": doubled, "short": 0.0, "long": 0.0, "bleu": bleu}
-
-
-@pytest.mark.parametrize(
-    ("dropped", "doubled", "bleus", "want"),
-    [
-        ([4.0, 4.1, 4.0], [1.0, 1.1, 1.0], [83.9, 84.0, 84.1], [HOLDS, HOLDS, HOLDS]),
-        ([6.0, 6.1, 6.0], [3.0, 3.1, 3.0], [80.9, 81.0, 81.1], [FAILS, FAILS, FAILS]),
-        ([4.0, 5.0, 6.0], [1.0, 2.0, 3.0], [81.0, 83.0, 85.0], [OPEN, OPEN, OPEN]),
-        ([4.0], [1.0], [84.0], [NOT_RUN, NOT_RUN, NOT_RUN]),
-    ],
-)
-@pytest.mark.parametrize("row", [ROW, PENALTY])
-def test_the_verdicts_on_a_row(dropped, doubled, bleus, want, row):
-    found = by_seed(BASE, 3 * [evidence()]) | by_seed(row, map(evidence, dropped, doubled, bleus))
-    assert verdicts(found, row, SEEDS) == want

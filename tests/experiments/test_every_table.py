@@ -95,7 +95,11 @@ def test_contenders_have_as_many_parameters_and_training_flops(
         assert recorded[row].training_flops == pytest.approx(cost, rel=flops), row
 
 
-RATES_OF_SCORES = {scores.name_of(*which): rate for which, rate in scores.RATES.items()}
+RATES_OF_SCORES = {
+    scores.name_of(score, d_k): rate
+    for score, rates in scores.RATES.items()
+    for d_k, rate in zip((scores.NARROW, scores.WIDE), rates, strict=True)
+}
 
 
 @pytest.mark.parametrize(

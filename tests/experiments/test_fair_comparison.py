@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from experiments import fair_comparison
 from experiments.fair_comparison import BUDGETS, EXPERIMENT, HYBRID, POST, PRE, TRIED, verdict_of
 from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN
@@ -35,19 +33,6 @@ def test_the_better_transformer_is_compared_with_the_best_other():
     assert fair_comparison.gaps_of(lines) == (PRE, HYBRID, [3, 4])
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs", "verdict"),
-    [
-        ((35, 36, 35.5), (30, 31, 30.6), HOLDS),
-        ((30, 31, 30.6), (35, 36, 35.5), FAILS),
-        ((35, 30, 33), (30, 34, 31), OPEN),
-        ((), (), NOT_RUN),
-    ],
-)
-def test_a_verdict_needs_a_difference_larger_than_between_seeds(ours, theirs, verdict):
-    assert verdict_of(lines_of(pre=ours, recurrent=theirs))[0] == verdict
-
-
 def test_one_seed_is_judged_by_the_deviation_of_another_budget():
     lines = lines_of(pre=(35,), recurrent=(30,))
     assert verdict_of(lines)[0] == OPEN
@@ -60,10 +45,10 @@ def test_one_seed_is_judged_by_the_deviation_of_another_budget():
 
 
 def test_the_findings_read_every_budget(tmp_path):
-    for times, values in ((1, (33, 34, 35)), (3, (36, 37))):
-        lines = lines_of(pre=values, recurrent=tuple(value - 4 for value in values))
+    for times, values, better in ((1, (33, 34, 35.1), 4), (3, (36, 37.1), -4)):
+        lines = lines_of(pre=values, recurrent=[round(one) - better for one in values])
         (tmp_path / f"budget_{times}").mkdir()
         write_results(tmp_path / f"budget_{times}" / "results.csv", lines)
     parts = fair_comparison.findings(tmp_path / "budget_1", [])
-    assert [row[1] for row in parts[1].rows] == [HOLDS, HOLDS, NOT_RUN]
+    assert [row[1] for row in parts[1].rows] == [HOLDS, FAILS, NOT_RUN]
     assert (tmp_path / "budget_1" / "budgets.png").stat().st_size > 5_000

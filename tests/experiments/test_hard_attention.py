@@ -4,21 +4,18 @@ import pytest
 
 from experiments import hard_attention
 from experiments.hard_attention import BASE, EXPERIMENT, measured, verdicts
-from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN
+from experiments.judging import FAILS, HOLDS, NOT_RUN
 from tests import tiny_runs as runs
-from tests.experiments.rows import SEEDS, by_seed
+from tests.experiments.rows import by_seed, job_in
 from transformer_jax.api import load
 from transformer_jax.evaluation.alignment import alignment_error_rates
-from transformer_jax.tables.experiment import make_jobs
 from transformer_jax.text.built_in_corpus import built_in_pairs
 
-ROW = "reinforce"
 
-
-def test_error_rate_and_likelihood_of_a_run(tmp_path, monkeypatch):
+def test_error_rate_and_likelihood_of_a_run(monkeypatch):
     monkeypatch.setattr(hard_attention, "PAIRS", 6)
     folder = runs.trained_run()
-    found = measured(make_jobs(EXPERIMENT, "small", runs=tmp_path)[0]._replace(folder=folder))
+    found = measured(job_in(EXPERIMENT, folder))
     loaded = load(str(folder), max_length=256).loaded
     pairs = built_in_pairs("test", 6)
     parts = loaded.model, loaded.translator.params, loaded.vocabulary
@@ -30,18 +27,8 @@ def test_error_rate_and_likelihood_of_a_run(tmp_path, monkeypatch):
     assert 3 < want < 9, "400 equally likely subwords have 6"
 
 
-@pytest.mark.parametrize(
-    ("rates", "losses", "nats", "want"),
-    [
-        ([0.1, 0.11, 0.1], [0.1, 0.0, -0.1], [0.7, 0.71, 0.72], [HOLDS, HOLDS, FAILS]),
-        ([0.3, 0.31, 0.3], [2.1, 2.0, 1.9], [0.48, 0.5, 0.49], [FAILS, FAILS, HOLDS]),
-        ([0.1, 0.2, 0.3], [-1.0, 1.0, 3.0], [0.5, 0.6, 0.7], [OPEN, OPEN, OPEN]),
-        ([0.1], [0.0], [0.1], [NOT_RUN, NOT_RUN, NOT_RUN]),
-    ],
-)
-def test_the_verdicts_on_a_row(rates, losses, nats, want):
-    def evidence(rate, nats):
-        return {"error rate": rate, "nats per subword": nats}
-
-    found = by_seed(BASE, 3 * [evidence(0.2, 0.6)]) | by_seed(ROW, map(evidence, rates, nats))
-    assert verdicts(found, losses, ROW, SEEDS) == want
+def test_bleu_is_that_of_the_lines_of_results():
+    found = by_seed(BASE, 3 * [{"error rate": 0.2, "nats per subword": 0.6}])
+    found |= by_seed("gumbel", [{"error rate": 0.1, "nats per subword": 0.7}] * 3)
+    for losses, verdict in (([0.1, 0.0, -0.1], HOLDS), ([2.1, 2.0, 1.9], FAILS), ([0.9], NOT_RUN)):
+        assert verdicts(found, losses, "gumbel") == [HOLDS, verdict, FAILS]

@@ -1,12 +1,9 @@
 """Groups of sentences, what is measured of each, and the rules of the verdicts."""
 
-import pytest
-
 from experiments import monotonic
-from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN
-from experiments.monotonic import BASE, EXPERIMENT, MONOTONIC, OTHER, SAME, VERB, verdicts
-from tests.experiments.rows import SEEDS, by_seed
-from transformer_jax.tables.experiment import make_jobs
+from experiments.judging import FAILS, HOLDS
+from experiments.monotonic import BASE, EXPERIMENT, MONOTONIC, OTHER, SAME, VERB, verdicts_on
+from tests.experiments.rows import by_seed, job_in
 from transformer_jax.text.built_in_corpus import AlignedPair
 
 
@@ -32,29 +29,16 @@ def test_each_group_has_its_scores(tmp_path, monkeypatch):
     outputs = ["Anna schläft.", "Er ruft ihn.", "Anna schläft heute hier.", "Er ruft ihn an."]
     monkeypatch.setattr(monotonic, "hypotheses", lambda job: outputs)
     monkeypatch.setattr(monotonic, "pairs_of_test", lambda count: pairs[:count])
-    found = monotonic.by_order(make_jobs(EXPERIMENT, "small", runs=tmp_path)[0])
+    found = monotonic.by_order(job_in(EXPERIMENT, tmp_path))
     assert {name: own["sentences"] for name, own in found.items()} == {SAME: 1, VERB: 2, OTHER: 1}
     assert {name: own["exact"] for name, own in found.items()} == {SAME: 1, VERB: 0.5, OTHER: 1}
     assert found[VERB]["words"] == 7 / 8
 
 
-def evidence(same, verb):
-    one = {"sentences": 10, "bleu": 80.0, "words": 0.9}
-    return {SAME: {**one, "exact": same}, VERB: {**one, "exact": verb}, OTHER: {**one, "exact": 0}}
-
-
-@pytest.mark.parametrize(
-    ("same", "verb", "want"),
-    [
-        ([0.69, 0.70, 0.69], [0.3, 0.31, 0.32], [HOLDS, HOLDS, HOLDS]),
-        ([0.40, 0.41, 0.39], [0.10, 0.11, 0.10], [FAILS, HOLDS, FAILS]),
-        ([0.50, 0.51, 0.49], [0.49, 0.50, 0.50], [FAILS, FAILS, HOLDS]),
-        ([0.60, 0.70, 0.65], [0.1, 0.2, 0.45], [OPEN, OPEN, OPEN]),
-        ([0.60], [0.2], [NOT_RUN, NOT_RUN, NOT_RUN]),
-    ],
-)
-def test_the_verdicts_on_a_row(same, verb, want):
-    found = by_seed(BASE, 3 * [evidence(0.7, 0.5)]) | by_seed(MONOTONIC, 3 * [evidence(0.6, 0.2)])
-    found |= by_seed("lookback", map(evidence, same, verb))
-    assert verdicts(found, "lookback", SEEDS) == want
-    assert verdicts(found, MONOTONIC, SEEDS)[2] == "", "it is not compared with itself"
+def test_only_wider_heads_are_compared_with_monotonic_ones():
+    found = by_seed(MONOTONIC, 3 * [{SAME: {"exact": 0.6}, VERB: {"exact": 0.2}}])
+    found |= by_seed(BASE, 3 * [{SAME: {"exact": 0.7}, VERB: {"exact": 0.5}}])
+    moved = 0.3, 0.31, 0.32
+    found |= by_seed("lookback", [{SAME: {"exact": 0.69}, VERB: {"exact": own}} for own in moved])
+    assert verdicts_on(found, "lookback") == [HOLDS, HOLDS, HOLDS]
+    assert verdicts_on(found, MONOTONIC) == [FAILS, HOLDS, ""]

@@ -114,9 +114,6 @@ def test_runs_are_written_and_read(tmp_path):
     write_runs(path, [a_run(), a_run()])
     with pytest.raises(DataError, match="lines 2 and 3: both are of record 'baseline' and seed 0"):
         read_runs(path)
-    path.write_text(path.read_text().replace("37.5", "many"))
-    with pytest.raises(DataError, match="line 2: [a-z_]+='.*' is not of type "):
-        read_runs(path)
 
 
 def test_every_record_keeps_the_rules_and_other_text_or_weights_break_them(in_checkout):
@@ -136,7 +133,7 @@ def test_every_record_keeps_the_rules_and_other_text_or_weights_break_them(in_ch
     [
         (["--record=slow"], "no record 'slow'; there are baseline, fast"),
         (["--record=baseline"], "is the baseline"),
-        (["--seeds=0,7"], "the seeds 0, 1, 2, 3, 4"),
+        *(([f"--seeds=0,{wrong}"], "the seeds 0, 1, 2, 3, 4") for wrong in ("7", "x", "1.0", "")),
         (["--config.train.steps=5"], "write one instead of overriding"),
     ],
 )

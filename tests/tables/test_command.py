@@ -23,7 +23,7 @@ from transformer_jax.tables.launch import LONGEST_REASON, Share, run_commands, s
 from transformer_jax.tables.live import LiveTable, progress_of
 from transformer_jax.tables.records import write_record
 from transformer_jax.tables.report import Output
-from transformer_jax.tables.results import counts, read_results, write_results
+from transformer_jax.tables.results import Record, counts, read_results, write_results
 
 ROOT = Path(__file__).parent.parent.parent
 TINY = {
@@ -209,7 +209,7 @@ def test_the_attention_that_is_drawn_is_that_of_the_scored_weights(average, tmp_
     (job.folder / "checkpoints").mkdir(parents=True)
     output = Output(tmp_path / "out")
     samples = [["a b", "r", "t"], ["c", "r", "t"]]
-    write_record(output.folder, {"row": "base", "seed": 0, "curve": [], "samples": samples})
+    write_record(output.folder, Record("base", 0, [], samples))
     calls = []
     done = SimpleNamespace(returncode=0)
     monkeypatch.setattr("subprocess.run", lambda given, **_: calls.append(given) or done)

@@ -21,7 +21,7 @@ from transformer_jax.tables.experiment import Experiment, Scale, make_jobs
 from transformer_jax.tables.pace import Pace, keep_pace
 from transformer_jax.tables.records import write_record
 from transformer_jax.tables.report import Output
-from transformer_jax.tables.results import write_results
+from transformer_jax.tables.results import Record, write_results
 from transformer_jax.text.corpora import open_corpus
 
 ROWS = {"base": {}, "wide": {"model.d_ff": 8}}
@@ -41,8 +41,7 @@ def folder(tmp_path, monkeypatch):
     lines = [line(job.row, 0, 20.0, config_digest=job.digest()) for job in jobs]
     write_results(tmp_path / "results.csv", lines)
     for job in jobs:
-        about = {"row": job.row, "seed": 0, "curve": [], "samples": [["a", "b", "c"]]}
-        write_record(tmp_path, {**about, "translations": SAID})
+        write_record(tmp_path, Record(job.row, 0, [], [["a", "b", "c"]], translations=SAID))
     return tmp_path
 
 
@@ -95,8 +94,7 @@ def test_p_values_count_for_recorded_runs_only(call, folder, caplog):
 
 
 def test_translations_that_are_too_few_are_not_compared(call, folder):
-    record = {"row": "base", "seed": 0, "curve": [], "samples": []}
-    write_record(folder, {**record, "translations": SAID[:100]})
+    write_record(folder, Record("base", 0, [], [], translations=SAID[:100]))
     with pytest.raises(DataError, match="base, seed 0, has 100 translations of 1000 lines"):
         call("--report")
 
@@ -124,12 +122,10 @@ def test_rows_of_one_table_are_trained_on_one_text(known, changed, tmp_path, mon
     corpus = open_corpus(job.config().data)
     sums = [corpus.fingerprint("train"), corpus.fingerprint("valid")]
     sums += [text_digest(pair.tgt for pair in corpus.split("test"))] if known == "record" else []
-    about = {"row": "base", "seed": 0, "curve": [], "samples": []}
-    if known == "record":
-        about["text_sha256"] = dict(zip(TEXTS.values(), sums, strict=True))
-    elif known:
+    if known == "corpus.sha256":
         write_atomically(job.folder / known, "\n".join(sums).encode())
-    write_record(tmp_path, about)
+    kept = dict(zip(TEXTS.values(), sums, strict=True)) if known == "record" else {}
+    write_record(tmp_path, Record("base", 0, [], [], text_sha256=kept))
     if changed:
         edit(data / changed, "e", "a")
     monkeypatch.setattr(command, "_run_missing", lambda *_: [])
@@ -164,8 +160,8 @@ def test_rows_with_other_references_have_no_p(
     of_base, in_folder, of_row, is_tested, call, folder, monkeypatch, caplog
 ):
     """Those of the base's scores, of the row's and those that are there now must be the same."""
-    about = {"row": "base", "seed": 0, "curve": [], "samples": []}
-    write_record(folder, {**about, "translations": SAID, "text_sha256": {"references": of_base}})
+    sums = {"references": of_base}
+    write_record(folder, Record("base", 0, [], [], translations=SAID, text_sha256=sums))
     found = {"base": in_folder, "wide": of_row}
     monkeypatch.setattr(report, "translations_of", lambda _, job: (SAID, found[job.row]))
     call("--report")

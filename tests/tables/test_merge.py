@@ -19,7 +19,7 @@ from transformer_jax.runs.evaluations import evaluation_path, text_digest, write
 from transformer_jax.tables import command, merge, pack
 from transformer_jax.tables.experiment import Experiment, Scale, make_jobs
 from transformer_jax.tables.records import write_record
-from transformer_jax.tables.results import read_results, write_results
+from transformer_jax.tables.results import Record, read_results, write_results
 from transformer_jax.text.corpora import open_corpus
 
 RUN = "runs/4_heads/seed-0"
@@ -61,7 +61,7 @@ def archive(tmp_path, experiment) -> Path:
         }
         path = evaluation_path(job.folder / "evaluations", "test", settings)
         write_evaluation(path, [pair.tgt for pair in pairs], settings | SCORES)
-        write_record(out, {"row": job.row, "seed": 0, "curve": [], "samples": []})
+        write_record(out, Record(job.row, 0, [], []))
         packed.append(pack.PackedJob(job.row, 0, job.digest(), "text/corpus", "v"))
     write_results(
         out / "results.csv", [line(job.row, 0, 20.0, config_digest=job.digest()) for job in jobs]
@@ -171,3 +171,9 @@ def test_flags_that_leave_out_a_run_are_named(call, flag, row, by):
         UserError, match=f"results.csv has '{row}', seed 0, which {by}.* leaves out"
     ):
         call(flag)
+
+
+def test_a_run_of_another_config_is_refused(call, tmp_path):
+    with pytest.raises(UserError, match="base, seed 0 was recorded with another config"):
+        call("--config.model.d_ff=16")
+    assert not (tmp_path / "out").exists()

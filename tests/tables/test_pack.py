@@ -19,7 +19,6 @@ from transformer_jax.tables.experiment import Experiment, Job, Scale
 from transformer_jax.tables.pace import Pace, keep_pace, read_paces, with_pace
 from transformer_jax.tables.records import read_records
 from transformer_jax.tables.results import read_results
-from transformer_jax.text.built_in_corpus import built_in_pairs
 from transformer_jax.training.timing import Timing
 
 MINUTES = 0.01
@@ -28,13 +27,10 @@ LINEAR = {"train.schedule": "linear", "train.warmup_steps": 2, "train.decay_step
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory) -> Path:
-    """A folder with 2,000 training pairs and two test sets, `test` and `other`."""
-    folder = tmp_path_factory.mktemp("corpus")
-    sizes = {"train": 2_000, "valid": 20, "test": 6, "other": 4}
-    for name, count in sizes.items():
-        pairs = built_in_pairs("valid" if name == "other" else name, count)
-        runs.write_lines(folder / f"{name}.en", [pair.src for pair in pairs])
-        runs.write_lines(folder / f"{name}.de", [pair.tgt for pair in pairs])
+    """The tiny corpus with two test sets, `test` and `other`."""
+    folder = Path(shutil.copytree(runs.tiny_corpus(), tmp_path_factory.mktemp("own") / "corpus"))
+    for side in ("en", "de"):
+        runs.write_lines(folder / f"other.{side}", runs.read_lines(folder / f"valid.{side}")[:4])
     return folder
 
 
@@ -108,7 +104,6 @@ def test_a_row_runs_elsewhere_and_its_results_come_back(
     call(there, f"--packed={tmp_path / 'pack'}")  # as after a stop: the finished run stays in it
     assert tarfile.open(file).getnames()[: len(names)] == names
     assert not [name for name in names if "checkpoints" in name]
-    _damaged_and_foreign_results_are_refused(call, here, file)
 
     measured = Pace("linear", MINUTES, 77, 0.1, 1.0, 2.0, "another", "2026-11-27")
     keep_pace(here / "out" / "pace.csv", measured)
@@ -124,7 +119,7 @@ def test_a_row_runs_elsewhere_and_its_results_come_back(
     assert line.steps == known.steps == 30 and known.seconds_per_step == 0.01
     config = json.loads((here / "runs/tiny/small/linear/seed-0/config.json").read_text())
     assert config["train"]["decay_steps"] == config["train"]["steps"] == line.steps
-    [record] = read_records(here / "out", [line])
+    [record] = read_records(here / "out").values()
     assert record.samples and set(record.sets) == {"test", "other"}
     each = [record.sets[name]["chrf"] for name in ("test", "other")]
     assert line.chrf not in each and min(each) < line.chrf < max(each)
@@ -164,16 +159,6 @@ def test_a_pack_keeps_the_keys_that_it_was_made_with(call, tmp_path):
     tarfile.open(empty, "w:gz").close()
     with pytest.raises(DataError, match="empty.tgz is not a results.tgz: it has no plan.json"):
         call(tmp_path, f"--merge={empty}")
-
-
-def _damaged_and_foreign_results_are_refused(call, here, file):
-    other = here.parent / "other.tgz"
-    other.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(DataError, match=r"--merge=.*other.tgz is not a whole results.tgz"):
-        call(here, f"--merge={other}")
-    with pytest.raises(RunError, match="linear, seed 0 was recorded with another config"):
-        call(here, f"--merge={file}", "--config.model.d_ff=16")
-    assert not (here / "out" / "results.csv").exists()
 
 
 def test_a_pack_that_does_not_fit_is_refused(call, tmp_path, monkeypatch, experiment):
@@ -253,7 +238,7 @@ def test_each_pack_has_its_own_text_and_links(call, tmp_path, corpus):
     call(tmp_path, "--rows=base", f"--pack={tmp_path / 'first'}", *keys)
     for language in "en", "de":
         (own / f"valid.{language}").unlink()
-    (own / "train.align.gz").write_bytes(gzip.compress(b"0-0\n" * 2_000))
+    (own / "train.align.gz").write_bytes(gzip.compress(b"0-0\n" * runs.SIZES["train"]))
     aligned = [*keys, "--config.data.alignments=True", "--config.train.alignment_weight=0.1"]
     call(tmp_path, "--rows=base", f"--pack={tmp_path / 'second'}", *aligned)
     for name in "first", "second":

@@ -12,9 +12,9 @@ from transformer_jax.errors import DataError
 from transformer_jax.reporting.page import Text
 from transformer_jax.tables import command, report
 from transformer_jax.tables.experiment import Experiment, Scale, make_jobs
-from transformer_jax.tables.records import FILE, Record, raw_records, read_records, write_record
+from transformer_jax.tables.records import FILE, read_records, write_record
 from transformer_jax.tables.report import Output, curves_figure, row_figure, update_significance
-from transformer_jax.tables.results import read_results
+from transformer_jax.tables.results import Record, read_results
 from transformer_jax.tables.statistics import Paired, Summary, read_p_values, write_p_values
 
 EXPERIMENT = Experiment("three", {"base": {}, "a": {}, "b": {}}, {"small": Scale("none.py")})
@@ -42,7 +42,7 @@ def test_the_base_row_s_translations_are_kept_for_rows_that_are_run_elsewhere(at
     output = Output(tmp_path)
     jobs = make_jobs(EXPERIMENT, "small", Path("runs"))
     lines = [line(row, 0, 1.0) for row in SAID]
-    write_record(tmp_path, {**GOOD, "row": "base"})
+    write_record(tmp_path, Record("base", 0, [], []))
     assert update_significance(output, jobs, lines[:1]) == {}
     at_hand -= {"base", "b"}
     found = update_significance(output, jobs, lines)
@@ -67,25 +67,24 @@ def test_a_run_made_anew_is_tested_anew(at_hand, tmp_path, monkeypatch):
 
     def left(row: str) -> tuple[set[tuple[str, int]], list[str]]:
         """What is kept once that row was run again with seed 0."""
-        record = {**GOOD, "row": row}
+        record = Record(row, 0, [], [])
         monkeypatch.setattr(command, "collect", lambda _: (line(row, 0, 1.0), record))
         for seed in (0, 1):
-            base = {"row": "base", "seed": seed, "curve": [], "samples": []}
-            write_record(tmp_path, base | {"translations": ["before"]})
+            write_record(tmp_path, Record("base", seed, [], [], translations=["before"]))
         write_p_values(output.significance, known)
         [job] = [job for job in jobs if job.row == row]
         command._keep(job, "base", output)
-        records = raw_records(tmp_path)
-        texts = [records["base", seed]["translations"] for seed in (0, 1)]
+        records = read_records(tmp_path)
+        texts = [records["base", seed].translations for seed in (0, 1)]
         return set(read_p_values(output.significance)), texts
 
     assert left("a") == ({("b", 0), ("a", 1)}, [["before"]] * 2)
-    assert "translations" not in raw_records(tmp_path)["a", 0]
+    assert read_records(tmp_path)["a", 0].translations is None
     assert left("base") == ({("a", 1)}, [WANTED, ["before"]])
     # Where rows are not compared, nothing is kept for it.
     jobs = [job._replace(scale=job.scale._replace(compared=False)) for job in jobs]
     command._keep(jobs[0], "base", Output(tmp_path / "other"))
-    assert "translations" not in raw_records(tmp_path / "other")["base", 0]
+    assert read_records(tmp_path / "other")["base", 0].translations is None
 
 
 @pytest.mark.parametrize(
@@ -115,19 +114,26 @@ def test_a_report_says_on_what_and_when_and_how_long_rows_were_trained():
 
 def test_a_record_is_read_as_it_was_written(tmp_path):
     curve = [{"step": 3, "kind": "train"}, {"step": 4, "kind": "valid", "perplexity": math.inf}]
-    record = {"row": "a, b", "seed": 1, "curve": curve, "samples": [["s", "r", "t"]]}
-    for row, seed in (("b", 0), ("a, b", 1), ("a, b", 0)):
-        write_record(tmp_path, record | {"row": row, "seed": seed})
-    [found] = read_records(tmp_path, [line("a, b", 1, 1.0)])
-    assert found == ("a, b", 1, [(4, math.inf)], [("s", "r", "t")], {}, None)
-    write_record(tmp_path, record | {"samples": [], "translations": ["t"]})
-    [other, found] = read_records(tmp_path, [line("b", 0, 1.0), line("a, b", 1, 1.0)])
-    assert (found.samples, found.translations, other.samples) == ([], ["t"], [("s", "r", "t")])
+    record = Record("a, b", 1, curve, [["s", "r", "t"]])
+    written = [record._replace(row="b", seed=0), record, record._replace(seed=0)]
+    for one in written:
+        write_record(tmp_path, one)
+    assert read_records(tmp_path) == {one[:2]: one for one in written}
+    assert record.validations() == [(4, math.inf)]
+    assert json.loads((tmp_path / FILE).read_text().splitlines()[1]) == {
+        "row": "a, b",
+        "seed": 1,
+        "curve": curve,
+        "samples": [["s", "r", "t"]],
+    }
+    sets = {"test": {"bleu": 1.5}}
+    more = record._replace(samples=[], sets=sets, translations=["t"], text_sha256={"sources": "s"})
+    write_record(tmp_path, more)
     lines = (tmp_path / FILE).read_text().splitlines()
-    kept = [json.loads(text) for text in lines]
-    assert [(one["row"], one["seed"]) for one in kept] == [("a, b", 0), ("a, b", 1), ("b", 0)]
     (tmp_path / FILE).write_text("\n".join(lines))  # an editor may remove the last line end
-    assert read_records(tmp_path, [line("b", 0, 1.0)]) == [other]
+    found = read_records(tmp_path)
+    assert [*found] == [("a, b", 0), ("a, b", 1), ("b", 0)]
+    assert found["a, b", 1] == more and found["b", 0] == written[0]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +156,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path):
 def test_what_is_no_record_is_refused(content, tmp_path):
     (tmp_path / FILE).write_text(f"{json.dumps(content)}\n")
     with pytest.raises(DataError, match=f"^{tmp_path / FILE}, line 1: not the record of a run"):
-        read_records(tmp_path, [line("a", 0, 1.0)])
+        read_records(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -170,23 +176,27 @@ def test_what_is_no_record_is_refused(content, tmp_path):
 def test_a_damaged_file_of_records_is_refused_naming_the_line(content, message, tmp_path):
     (tmp_path / FILE).write_bytes(content + b"\n")
     with pytest.raises(DataError, match=f"^{tmp_path / FILE}{message}"):
-        read_records(tmp_path, [line("a", 0, 1.0)])
+        read_records(tmp_path)
 
 
 def test_a_run_that_two_processes_recorded_has_one_line(tmp_path, monkeypatch):
     output = Output(tmp_path)
     job = make_jobs(EXPERIMENT, "small", Path("runs"))[1]
+    record = Record("a", 0, [], [])
     for bleu in (1.0, 2.0):
-        monkeypatch.setattr(command, "collect", lambda _, bleu=bleu: (line("a", 0, bleu), GOOD))
+        monkeypatch.setattr(command, "collect", lambda _, bleu=bleu: (line("a", 0, bleu), record))
         command._keep(job, "base", output)
     assert [found.bleu for found in read_results(output.results)] == [2.0]
 
 
-def test_a_curve_of_one_validation_has_a_marker_and_a_labeled_axis():
-    def record(row: str, *perplexities: float) -> Record:
-        return Record(row, 0, [*enumerate(perplexities, start=1)], [])
+def curve_of(row: str, *perplexities: float) -> Record:
+    points = enumerate(perplexities, start=1)
+    curve = [{"kind": "valid", "step": step, "perplexity": value} for step, value in points]
+    return Record(row, 0, curve, [])
 
-    figure = curves_figure([record("base", 57.0), record("wide", 61.0, 59.0)])
+
+def test_a_curve_of_one_validation_has_a_marker_and_a_labeled_axis():
+    figure = curves_figure([curve_of("base", 57.0), curve_of("wide", 61.0, 59.0)])
     [axes] = figure.axes
     assert [line.get_marker() for line in axes.lines] == ["o", "None"]
     low, high = axes.get_ylim()
@@ -216,7 +226,7 @@ def test_plots_call_rows_what_the_scale_calls_them_and_show_large_numbers_whole(
     assert [label.get_text() for label in axes.get_yticklabels()] == ["A", "B"]
     ticks = [label.get_text() for label in axes.get_xticklabels()]
     assert "1.9e+13" in ticks and axes.xaxis.get_offset_text().get_text() == ""
-    records = [Record("a", seed, [(1, 2.0)], []) for seed in (0, 1)]
+    records = [curve_of("a", 2.0)] * 2  # of two seeds
     [legend] = curves_figure(records, str.upper).legends
     assert [text.get_text() for text in legend.get_texts()] == ["A"]
 
@@ -235,9 +245,8 @@ def test_a_row_s_dot_has_the_deviation_of_its_seeds_and_the_paper_s_figure_besid
 
 
 def test_a_page_says_which_text_is_the_reference_and_which_the_translation(tmp_path):
-    record = {"row": "a", "seed": 0, "curve": [], "samples": [["the src", "the ref", "the hyp"]]}
     output = Output(tmp_path)
-    write_record(tmp_path, record)
+    write_record(tmp_path, Record("a", 0, [], [["the src", "the ref", "the hyp"]]))
     page = report.write_report(EXPERIMENT, "small", output, [line("a", 0, 1.0)], "python x")
     text = page.read_text()
     assert re.search(r"source +the src\s+reference +the ref\s+translation +the hyp", text)

@@ -147,18 +147,15 @@ def test_the_paired_bootstrap_tells_a_real_difference_from_none():
     bad = [text.replace("sat on a", "dog in the") for text in references]
     mixed = [(bad if n % 2 else references)[n] for n in range(80)]
     other = [(references if n % 2 else bad)[n] for n in range(80)]
-    gap, _, p = compare(bad, references, references)
-    assert gap > 10 and max(p) < 0.01
-    assert compare(references, bad, references).bleu == pytest.approx(-gap)
-    assert min(compare(mixed, other, references).p) > 0.2
+    assert max(compare(bad, references, references)) < 0.01
+    assert min(compare(mixed, other, references)) > 0.2
 
 
 def test_two_systems_without_any_bleu_have_no_p():
     references = [f"sentence number {n} of the old test" for n in range(8)]
-    gap, _, p = compare(["xx"] * 8, ["yy"] * 8, references)
-    assert gap == 0 and math.isnan(p.bleu) and math.isnan(p.bleu_permutation)
-    gap, _, p = compare(references, ["yy"] * 8, references)
-    assert gap == pytest.approx(-100) and p.bleu < 0.05
+    p = compare(["xx"] * 8, ["yy"] * 8, references)
+    assert math.isnan(p.bleu) and math.isnan(p.bleu_permutation)
+    assert compare(references, ["yy"] * 8, references).bleu < 0.05
 
 
 def test_rows_without_any_bleu_are_not_compared_with_one_another():
@@ -175,17 +172,11 @@ def test_rows_without_any_bleu_are_not_compared_with_one_another():
     assert deep == ["deep", "2", "0.00", "", ""]
 
 
-def test_both_paired_tests_compare_the_cased_scores_of_the_table():
+def test_both_paired_tests_compare_cased_scores():
     references = [f"The Cat number {n}, on a Mat, sees the old House." for n in range(40)]
     lower = [text.lower() for text in references]
-    found = compare(lower, references, references)
-    first, second = (score(texts, references, "en", "de") for texts in (lower, references))
-    assert found.bleu == pytest.approx(second.bleu - first.bleu)
-    assert found.chrf == pytest.approx(second.chrf - first.chrf)
-    assert found.bleu > 10 and max(found.p) < 0.01
-    back = compare(references, lower, references)
-    assert back.bleu == -found.bleu and back.chrf == -found.chrf
-    assert compare(lower, lower, references).p == Paired(1.0, 1.0, 1.0, 1.0)
+    assert max(compare(lower, references, references)) < 0.01
+    assert compare(lower, lower, references) == Paired(1.0, 1.0, 1.0, 1.0)
 
 
 def test_the_permutation_test_is_near_the_exact_one_of_all_swaps():
@@ -203,7 +194,7 @@ def test_the_permutation_test_is_near_the_exact_one_of_all_swaps():
     for swaps in itertools.product((False, True), repeat=7):
         pairs = [(b, a) if swap else (a, b) for a, b, swap in zip(ours, theirs, swaps, strict=True)]
         exact += gap(*zip(*pairs, strict=True)) >= observed - 1e-9
-    p = compare(ours, theirs, references).p
+    p = compare(ours, theirs, references)
     assert p.bleu_permutation == pytest.approx(exact / 2**7, abs=0.05)
     assert 0.1 < exact / 2**7 < 0.95, "a case that could tell nothing"
     assert p.bleu < p.bleu_permutation  # about one-sided
@@ -263,21 +254,10 @@ def test_p_values_are_kept(tmp_path):
     assert repr(read_p_values(tmp_path / "old.csv")) == repr({("a", 0): Paired(0.03)})
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"row,seed,p\na,0,0.5\nb\xff,0,0.5\n", "line 3: not UTF-8"),
-        (b"row,seed,p\na,0,half\n", "line 2: p='half' is not of type float"),
-        (b"row,seed,p\na,0\n", "line 2: it has 2 cells"),
-        (b"row,p\n", "line 1: its columns are not row, seed, p"),
-        (
-            b"row,seed,p,p_bleu_permutation,p_chrf,p_chrf_permutation\na,0,0.5,7.5,,\n",
-            "line 2: p_bleu_permutation='7.5' is not of its range",
-        ),
-    ],
-)
-def test_damaged_p_values_are_refused_naming_the_line(content, message, tmp_path):
+@pytest.mark.parametrize("wrong", ["7.5", "-0.5", "half"])
+def test_a_p_that_is_none_is_refused_naming_the_line(wrong, tmp_path):
+    """What `read_table` refuses of any table is in test_results.py."""
     path = tmp_path / "significance.csv"
-    path.write_bytes(content)
-    with pytest.raises(DataError, match=f"^{path}, {message}"):
+    path.write_text(f"row,seed,p,p_bleu_permutation,p_chrf,p_chrf_permutation\na,0,0.5,{wrong},,\n")
+    with pytest.raises(DataError, match=f"^{path}, line 2: p_bleu_permutation='{wrong}' is not of"):
         read_p_values(path)

@@ -77,6 +77,12 @@ def write_page(path: str | os.PathLike[str], title: str, parts: Sequence[Part]) 
     return path
 
 
+def write_report(folder: Path, title: str, parts: Sequence[Part]) -> Path:
+    """Writes table.md and index.html with the same parts; returns the latter's path."""
+    write_atomically(folder / "table.md", markdown_page(title, parts).encode())
+    return write_page(folder / "index.html", title, parts)
+
+
 def _base64(file: Path) -> str:
     return base64.b64encode(file.read_bytes()).decode()
 

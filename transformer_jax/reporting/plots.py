@@ -77,16 +77,11 @@ PANELS = (
 )
 
 
-def plot_curves(
-    metrics: Sequence[Mapping[str, Any]], path: str | os.PathLike[str], title: str = ""
-) -> Path:
-    """Writes `curves_figure` as a PNG file; returns its path."""
-    return save_figure(curves_figure(metrics, title), path)
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure of this size in inches, which is not one of pyplot's."""
+    from matplotlib.figure import Figure
 
-
-def plot_runs(runs: Mapping[str, Sequence[Mapping[str, Any]]], path: str | os.PathLike) -> Path:
-    """Writes `runs_figure` as a PNG file; returns its path."""
-    return save_figure(runs_figure(runs), path)
+    return Figure(figsize=(width, height), layout="constrained")
 
 
 def runs_figure(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
@@ -130,15 +125,13 @@ def curves_figure(
     Raises:
       RunError: no panel shows any of the metrics.
     """
-    from matplotlib.figure import Figure
-
     panels = [panel for panel in PANELS if any(panel.metric in record for record in metrics)]
     if not panels:
         names = ", ".join(panel.metric for panel in PANELS)
         raise RunError(f"nothing to plot: the metrics hold none of {names}. Train first.")
     columns = min(2, len(panels))
     rows = math.ceil(len(panels) / columns)
-    figure = Figure(figsize=(5.0 * columns, 2.5 * rows + 0.4), layout="constrained")
+    figure = new_figure(5.0 * columns, 2.5 * rows + 0.4)
     lines: dict[str, Artist] = {}
     for at, panel in enumerate(panels, start=1):
         axes = figure.add_subplot(rows, columns, at)
@@ -177,8 +170,6 @@ def attention_figure(
       title: title of the figure.
       numbers: of the heads, for their titles; empty: 1, 2, ...
     """
-    from matplotlib.figure import Figure
-
     weights_HLM = np.asarray(weights, dtype=np.float32)
     heads, *shape = weights_HLM.shape
     if shape != [len(tgt_pieces), len(src_pieces)]:
@@ -190,8 +181,8 @@ def attention_figure(
     rows = math.ceil(heads / columns)
     is_tall = rows > 1 and height > TALL
     # The labels (about an inch) and the color bar need space beside the maps.
-    size = (columns * (width + 0.15) + 2.2, rows * (height + (1.5 if is_tall else 0.35)) + 1.8)
-    figure = Figure(figsize=size, layout="constrained")
+    whole_height = rows * (height + (1.5 if is_tall else 0.35)) + 1.8
+    figure = new_figure(columns * (width + 0.15) + 2.2, whole_height)
     figure.suptitle(printable(title), parse_math=False)
     low, high = min(0.0, weights_HLM.min()), weights_HLM.max()
     colors: dict[str, Any] = {"cmap": "Blues", "vmin": low, "vmax": high}
@@ -211,7 +202,7 @@ def attention_figure(
     if not is_tall:
         figure.supxlabel("attended to", fontsize=9)
         figure.supylabel("attending", fontsize=9)
-    shrink = min(1.0, 2 * TALL / size[1])
+    shrink = min(1.0, 2 * TALL / whole_height)
     look: dict[str, Any] = {"aspect": 30, "pad": 0.01, "shrink": shrink, "anchor": (0, 1)}
     figure.colorbar(image, ax=figure.axes, label="attention weight", **look)
     return figure

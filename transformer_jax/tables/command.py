@@ -23,12 +23,7 @@ from transformer_jax.tables.experiment import (
     check_rows,
     make_jobs,
 )
-from transformer_jax.tables.launch import (
-    last_line,
-    log_file,
-    run_here,
-    run_with_submitit,
-)
+from transformer_jax.tables.launch import last_line, log_file, run_here, run_with_submitit
 from transformer_jax.tables.live import LiveTable
 from transformer_jax.tables.merge import merge
 from transformer_jax.tables.pace import (
@@ -41,7 +36,7 @@ from transformer_jax.tables.pace import (
 )
 from transformer_jax.tables.pack import RESULTS, Plan, pack, read_plan, results_kept, unpack
 from transformer_jax.tables.preview import listed, predicted, shown_commands
-from transformer_jax.tables.records import check_texts, raw_records, write_record
+from transformer_jax.tables.records import check_texts, read_records, write_record
 from transformer_jax.tables.report import (
     Output,
     forget_significance,
@@ -381,12 +376,12 @@ def _draw_attention(jobs: Sequence[Job], output: Output) -> None:
     """Draws the attention of the first row's first finished run whose folder exists, once."""
     with_weights = [job for job in jobs if (job.folder / "checkpoints").exists()]
     for job in [job for job in with_weights if job.row == jobs[0].row]:
-        samples = raw_records(output.folder).get((job.row, job.seed), {}).get("samples")
-        if output.attention.exists() or not samples:
+        record = read_records(output.folder).get((job.row, job.seed))
+        if output.attention.exists() or record is None or not record.samples:
             continue
         command = ["attention", f"--workdir={job.folder}", f"--output={output.attention}"]
         command += ["--checkpoint=average"] if job.average else []
-        whole = [sys.executable, "-m", "transformer_jax", *command, "--", samples[0][0]]
+        whole = [sys.executable, "-m", "transformer_jax", *command, "--", record.samples[0][0]]
         done = subprocess.run(whole, capture_output=True, text=True)
         if done.returncode:
             log.warning("cannot draw attention: %s", last_line(done.stderr))

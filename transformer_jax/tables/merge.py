@@ -11,7 +11,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from transformer_jax.config.data import DataConfig
 from transformer_jax.errors import DataError, RunError, UserError
@@ -19,7 +19,7 @@ from transformer_jax.tables.experiment import Job
 from transformer_jax.tables.pace import Pace, keep_pace, read_paces, with_pace
 from transformer_jax.tables.pack import PLAN, SMALL_FILES, Plan, extract, read_plan, run_files
 from transformer_jax.tables.records import FILE as RECORDS
-from transformer_jax.tables.records import raw_records, write_record
+from transformer_jax.tables.records import read_records, write_record
 from transformer_jax.tables.report import Output
 from transformer_jax.tables.results import (
     REFERENCES,
@@ -27,6 +27,7 @@ from transformer_jax.tables.results import (
     TRAIN,
     VALID,
     Line,
+    Record,
     finished,
     read_evaluation,
     read_results,
@@ -45,7 +46,7 @@ class Found(NamedTuple):
     job: Job  # with its number of updates
     files: Path  # its folder in the extracted archive
     line: Line
-    record: Mapping[str, Any]
+    record: Record
     pace: Pace | None
 
 
@@ -110,7 +111,7 @@ def _checked(
 ) -> Iterator[Found]:
     """The finished runs of an extracted archive. Raises UserError: one does not fit."""
     paces = read_paces(folder / output.paces.name, plan.minutes)
-    records = raw_records(folder)
+    records = read_records(folder)
     own = {(job.row, job.seed): with_pace(job, paces.get(job.row)) for job in jobs}
     known = {(line.row, line.seed) for line in read_results(output.results)}
     here = read_paces(output.paces, plan.minutes)

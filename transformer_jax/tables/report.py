@@ -30,6 +30,7 @@ from transformer_jax.reporting.plots import (
     VERMILION,
     finish_axes,
     is_wide,
+    new_figure,
     plot_curve,
     run_style,
     save_figure,
@@ -37,21 +38,8 @@ from transformer_jax.reporting.plots import (
 )
 from transformer_jax.runs.evaluations import text_digest
 from transformer_jax.tables.experiment import Experiment, Job
-from transformer_jax.tables.records import (
-    FILE,
-    TRANSLATIONS,
-    Record,
-    raw_records,
-    read_records,
-    write_record,
-)
-from transformer_jax.tables.results import (
-    REFERENCES,
-    TEXTS,
-    Line,
-    references,
-    translations_of,
-)
+from transformer_jax.tables.records import FILE, read_records, write_record
+from transformer_jax.tables.results import REFERENCES, Line, Record, references, translations_of
 from transformer_jax.tables.statistics import (
     METRICS,
     Counted,
@@ -132,7 +120,7 @@ def update_significance(output: Output, jobs: Sequence[Job], lines: Sequence[Lin
                         f"{file}: {row}, seed {job.seed}, has {len(texts)} translations of "
                         f"{len(wanted)} lines. Restore the file, or remove that line."
                     )
-            p = compare(of_base[0], own[0], wanted).p
+            p = compare(of_base[0], own[0], wanted)
             known = {**read_p_values(output.significance), key: p}  # another process may add too
             write_p_values(output.significance, known)
     return known
@@ -140,16 +128,18 @@ def update_significance(output: Output, jobs: Sequence[Job], lines: Sequence[Lin
 
 def kept_translations(line: Line, job: Job, output: Output) -> tuple[list[str], str] | None:
     """As `translations_of`, for a run of the base row; keeps them in its record once."""
-    known = raw_records(output.folder).get((job.row, job.seed), {})
-    texts, sums = known.get(TRANSLATIONS), known.get(TEXTS, {})
+    record = read_records(output.folder).get((job.row, job.seed))
+    if record is None:
+        return translations_of(line, job)
+    texts, sums = record.translations, record.text_sha256
     if texts and sums.get(REFERENCES):
         return texts, sums[REFERENCES]
     found = translations_of(line, job)
     if texts:  # of an earlier version, which kept no sums
         return texts, found[1] if found else ""
-    if found and known:
-        texts, sums[REFERENCES] = found
-        write_record(output.folder, {**known, TRANSLATIONS: texts, TEXTS: sums})
+    if found:
+        sums = {**sums, REFERENCES: found[1]}
+        write_record(output.folder, record._replace(translations=found[0], text_sha256=sums))
     return found
 
 
@@ -183,8 +173,9 @@ def write_report(
     head, rows = make_table(experiment, scale, lines, p_values, counted)
     title = f"{experiment.name}, {scale} scale"
     label = experiment.scales[scale].label
-    records = read_records(output.folder, lines)
-    if lacking := {line[:2] for line in lines} - {record[:2] for record in records}:
+    kept = read_records(output.folder)
+    records = [kept[line[:2]] for line in lines if line[:2] in kept]
+    if lacking := {line[:2] for line in lines} - kept.keys():
         which = f"{len(lacking)} of {len(lines)} runs, such as {min(lacking)}"
         log.warning("%s lacks %s: no curves, no samples", output.folder / FILE, which)
     parts = list[Part]()
@@ -195,7 +186,7 @@ def write_report(
     write_atomically(output.folder / "table.md", markdown_page(title, parts).encode())
     if lines:
         parts += [Heading("Rows"), *_row_plots(experiment, scale, output, lines)]
-    if any(record.curve for record in records):
+    if any(record.validations() for record in records):
         picture = output.folder / "curves.png"
         save_figure(curves_figure(records, label), picture)
         parts += [Heading("Curves"), Picture(picture, "Perplexity of the validation split")]
@@ -313,11 +304,10 @@ def row_figure(
       name: one of METRICS.
       label: what a row is called.
     """
-    from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter
 
     heights = range(len(known))
-    figure = Figure(figsize=(7.0, 1.2 + 0.28 * len(known)), layout="constrained")
+    figure = new_figure(7.0, 1.2 + 0.28 * len(known))
     axes = figure.add_subplot()
     shown = [summary.mean for summary in known.values()]
     deviations = [summary.deviation or 0.0 for summary in known.values()]
@@ -353,15 +343,13 @@ def _far(here: Sequence[float], paper: Sequence[float]) -> bool:
 
 def curves_figure(records: Sequence[Record], label: Callable[[str], str] = str) -> "Figure":
     """Perplexity of the validation split over the steps: a color per row, a line per seed."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8.0, 4.5), layout="constrained")
+    figure = new_figure(8.0, 4.5)
     axes = figure.add_subplot()
     styles: dict[str, Any] = {}
-    for record in [record for record in records if record.curve]:
+    for record in [record for record in records if record.validations()]:
         name = None if record.row in styles else label(record.row)  # once in the legend
         style = styles.setdefault(record.row, run_style(len(styles)))
-        plot_curve(axes, record.curve, linewidth=1.2, label=name, **style)
+        plot_curve(axes, record.validations(), linewidth=1.2, label=name, **style)
     use_log_axis(axes)
     finish_axes(axes, "step", METRICS["perplexity"].label)
     figure.legend(loc="outside right upper", frameon=False, fontsize=7)

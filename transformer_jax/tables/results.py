@@ -27,9 +27,8 @@ from transformer_jax.training.data import nominal_shape
 SAMPLES = 5  # number of translations kept of a run
 # Scores that are kept of each test set.
 OF_SETS = ("bleu", "paper_bleu", "chrf", "bleu_signature", "chrf_signature")
-# SHA-256 sums of a run's texts, in its record; those of the first two are in its corpus.sha256,
-# those of the scored split in its evaluation.
-TEXTS = "text_sha256"
+# Texts of a run, whose SHA-256 sums its record has; those of the first two are in its
+# corpus.sha256, those of the scored split in its evaluation.
 TRAIN, VALID = "training split", "validation split"
 SOURCES, REFERENCES = "sources", "references"
 
@@ -53,6 +52,23 @@ class Line(NamedTuple):
     device: str
     date: str
     signature: str  # sacreBLEU's signature of `bleu`
+
+
+class Record(NamedTuple):
+    """What is kept of a run beside its line of results: a line of records.jsonl."""
+
+    row: str
+    seed: int
+    curve: list[dict[str, Any]]  # the lines of metrics.jsonl that make a curve
+    samples: list[list[str]]  # source, reference and translation
+    # Not in every record:
+    sets: Mapping[str, Mapping[str, Any]] = MappingProxyType({})  # scores of several test sets
+    translations: list[str] | None = None  # of the base row, to test other rows against
+    text_sha256: Mapping[str, str] = MappingProxyType({})
+
+    def validations(self) -> list[tuple[int, float]]:
+        """Step and perplexity of each validation."""
+        return [(m["step"], m["perplexity"]) for m in self.curve if m.get("kind") == "valid"]
 
 
 MAY_BE_EMPTY = ("paper_bleu", "device_rate")  # columns where NaN, no value, is an empty cell
@@ -101,7 +117,7 @@ def finished(lines: Sequence[Line], jobs: Sequence[Job]) -> dict[tuple[str, int]
     return {key: line for key, line in found.items() if key in wanted}
 
 
-def collect(job: Job) -> tuple[Line, dict[str, Any]]:
+def collect(job: Job) -> tuple[Line, Record]:
     """The line of a finished run, and its record of curves and samples.
 
     Raises:
@@ -138,13 +154,13 @@ def collect(job: Job) -> tuple[Line, dict[str, Any]]:
         date=datetime.date.today().isoformat(),
         signature=evaluation.bleu_signature,
     )
-    curve = [
+    curve: list[dict[str, Any]] = [
         {key: m[key] for key in ("step", "kind", "perplexity", "nats_per_token") if key in m}
         for m in metrics
     ]
-    record = {"row": job.row, "seed": job.seed, "curve": curve, "samples": samples(job)}
     sums = trained_on(job) | {REFERENCES: evaluation.ref_sha256 or ""}
-    return line, record | {"sets": scores_of_sets(job), TEXTS: sums}
+    sets = scores_of_sets(job)
+    return line, Record(job.row, job.seed, curve, samples(job), sets, text_sha256=sums)
 
 
 def device_rate(kind: str, count: int, dtype: str) -> float:

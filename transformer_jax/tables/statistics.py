@@ -121,16 +121,8 @@ class Paired(NamedTuple):
     chrf_permutation: float = math.nan
 
 
-class Comparison(NamedTuple):
-    """Two systems' translations of one text."""
-
-    bleu: float  # the other's minus the base's
-    chrf: float
-    p: Paired
-
-
-def compare(base: Sequence[str], other: Sequence[str], references: Sequence[str]) -> Comparison:
-    """Differences in BLEU and chrF, and whether they exceed chance, by sacreBLEU.
+def compare(base: Sequence[str], other: Sequence[str], references: Sequence[str]) -> Paired:
+    """Whether differences in BLEU and chrF of two systems exceed chance, by sacreBLEU.
 
     Of the bootstrap, with d the differences of n resamples, p is (1 + the number of |d| - mean |d|
     above the observed difference) / (n + 1). If one system is better in almost all resamples, this
@@ -149,15 +141,14 @@ def compare(base: Sequence[str], other: Sequence[str], references: Sequence[str]
         PairedTest(systems, metrics, wanted, test_type=kind, n_samples=RESAMPLES)()[1]
         for kind in ("bs", "ar")
     ]
-    gaps, p_values = [], []
+    p_values = []
     for name in metrics:
-        first, second = (cast(Any, result) for result in found[0][name])
-        gaps.append(second.score - first.score)
-        nothing = name == "BLEU" and max(first.score, second.score) < SMALLEST_BLEU
+        first, second = (cast(Any, result).score for result in found[0][name])
+        nothing = name == "BLEU" and max(first, second) < SMALLEST_BLEU
         for of_kind in found:
-            p = float(cast(Any, of_kind[name][1]).p_value) if gaps[-1] else 1.0
+            p = 1.0 if first == second else float(cast(Any, of_kind[name][1]).p_value)
             p_values.append(math.nan if nothing else p)
-    return Comparison(gaps[0], gaps[1], Paired(*p_values))
+    return Paired(*p_values)
 
 
 Counted = Mapping[str, Mapping[str, float]]  # row -> metric -> its value, as the table shows it
