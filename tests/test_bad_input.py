@@ -155,6 +155,7 @@ prepare --config={tmp}/preset.py --config.data.path={tmp}/corpus
 
 --workdir={tmp}/run translate | name a command first
 trian | 'trian' is not a command. Did you mean train?
+keys train nokey | keys takes one PREFIX, not 2 arguments: give one of them.
 zzz | 'zzz' is not a command. Commands: train, translate
 
 translate | translate needs --workdir=FOLDER
@@ -428,9 +429,10 @@ FILES: dict[tuple[str, str], list[tuple]] = {
         (edited(lambda _: b"[" * 100_000), "{file} cannot be read: the config cannot be read as"),
         ("[]", "{file} cannot be read: the config is a JSON list"),
         (b"\x80\x04\xff", "{file} cannot be read"),
+        (gone, "{tmp}/run has checkpoints and no file config.json: put that run's file back"),
     ],
     ("run/config.json", "translate RUN"): [
-        (folder, "{tmp}/run holds no run"),
+        (folder, "{tmp}/run has checkpoints and no file config.json"),
         (pipe, "{file} is a pipe or a device"),
         (config("model", positions="none"), "{file} was changed: its section model is not what"),
         (config("model", experts=3), "{file} cannot be read: model.experts is not a key of the"),
@@ -450,12 +452,12 @@ FILES: dict[tuple[str, str], list[tuple]] = {
     ("run/vocabulary.model", "RESUME"): [
         (without_sums(HALF), "{file} is not a SentencePiece model"),
         (HALF, "{file} was changed", "Put the run's own file back"),
-        (gone, "{tmp}/run has checkpoints and no vocabulary.model"),
+        (gone, "{tmp}/run has checkpoints and no file vocabulary.model: put that run's file"),
     ],
-    ("run/vocabulary.model", "average RUN --last=2"): [
-        (folder, "{file}: Is a directory"),
+    ("run/vocabulary.model", "translate RUN"): [
+        (gone, "{tmp}/run has checkpoints and no file vocabulary.model: put that run's file"),
+        (folder, "{tmp}/run has checkpoints and no file vocabulary.model"),
         (pipe, "{file} is a pipe or a device"),
-        (gone, "{file}: No such file or directory"),
     ],
     ("run/corpus.sha256", "RESUME"): [
         ("", "{file} is empty: put that run's file back"),
@@ -527,10 +529,15 @@ def test_a_split_that_holds_something_else(case, box, refuse):
     refuse(*words)
 
 
+def test_a_name_that_ends_in_a_carriage_return(refuse):
+    """As in a script from Windows; a terminal would show nothing, or the message overwritten."""
+    refuse("translate '--workdir={tmp}/run\r'", "{tmp}/run\\x0d holds no run")
+
+
 def test_a_damaged_checkpoint(box, refuse):
     checkpoint = box / "run" / "checkpoints" / "40"
     next((checkpoint / "params" / "d").iterdir()).write_bytes(b"")
-    refuse("translate RUN", "40 is damaged: params/", "Choose another with --checkpoint")
+    refuse("translate RUN", "40 is damaged: params/", "Use other checkpoints")
     gone(checkpoint / "params")
     gone(checkpoint.with_name("40.sha256.json"))
     refuse("translate RUN", "40/params cannot be restored (FileNotFoundError)")

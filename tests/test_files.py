@@ -5,7 +5,7 @@ import os
 import pytest
 
 from transformer_jax.errors import DataError
-from transformer_jax.files import cache_folder, is_temporary, kept, write_atomically
+from transformer_jax.files import cache_folder, in_the_way, is_temporary, kept, write_atomically
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
@@ -20,6 +20,14 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_what_is_in_the_way_of_a_folder_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("/nonexistent/place")
+    assert in_the_way(tmp_path / "file" / "new") == f"{tmp_path}/file is a file"
+    assert in_the_way(tmp_path / "link" / "new") == f"{tmp_path}/link is a link that leads nowhere"
+    assert in_the_way(tmp_path / "new" / "folder") == ""
 
 
 def test_a_file_left_by_a_kill_is_known_as_temporary(tmp_path, monkeypatch):

@@ -17,6 +17,7 @@ from tests.model.configs import CONFIGS
 from transformer_jax.__main__ import COMMANDS
 from transformer_jax.config.schema import KEYS
 from transformer_jax.model.outputs.auxiliary import AUXILIARY_LOSSES
+from transformer_jax.model.outputs.objectives import OBJECTIVES, TRANSLATION
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "transformer_jax"
@@ -248,6 +249,15 @@ def test_every_entry_of_a_registry_has_a_meaning_and_a_test_by_hand():
             if not is_word.search(tests):
                 wrong.append(f"compare {key.name}={name!r} with a NumPy reference in {folder}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_every_objective_has_a_test_and_a_mesh():
+    tests = {path.stem for path in (ROOT / "tests" / "model").glob("*.py")}
+    mesh = (ROOT / "tests" / "parallel" / "test_sharding.py").read_text(encoding="utf-8")
+    for name in OBJECTIVES.keys() - {TRANSLATION}:
+        assert f'"{name}"' in mesh, f"add {name!r} to WITH_OTHER_PARTS of test_sharding.py"
+        own = OBJECTIVES[name].sums.__module__.rpartition(".")[2]
+        assert f"test_{own}" in tests, f"write tests/model/test_{own}.py"
 
 
 # Their tests are elsewhere: dropout in training, types in test_products.py and on a GPU.

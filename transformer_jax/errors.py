@@ -1,8 +1,15 @@
 """Errors that a user can fix; a command reports them in one line and exits with status 2."""
 
+import re
+
 
 class UserError(Exception):
     """A user's mistake: the message says in one line what is wrong, where, and how to fix it."""
+
+    def __str__(self) -> str:
+        """The message, in which control characters are seen: a script may end a name with a CR."""
+        shown = super().__str__()
+        return re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", lambda x: f"\\x{ord(x[0]):02x}", shown)
 
 
 class ConfigError(UserError):

@@ -50,7 +50,11 @@ def write_csv(path: Path, head: Iterable[str], rows: Iterable[Iterable[object]])
 
 def in_the_way(folder: Path) -> str:
     """Why a folder, which may not exist yet, cannot be written: "PATH is a file"; "" if it can."""
-    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    there = next(
+        path for path in (folder, *folder.absolute().parents) if path.exists() or path.is_symlink()
+    )
+    if leads_nowhere(there):
+        return f"{there} is a link that leads nowhere"
     if not there.is_dir():
         return f"{there} is a file"
     return "" if os.access(there, os.W_OK) else f"{there} is not writable"

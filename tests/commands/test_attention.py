@@ -84,6 +84,14 @@ def test_a_picture_is_of_one_layer_of_one_kind(flags, title, drawn, tmp_path):
     assert file.read_bytes().startswith(MAGIC[file.suffix])
 
 
+def test_a_picture_in_the_run_s_folder_is_drawn_again(drawn, tmp_path, monkeypatch):
+    """The demo does so; the run's own files are not overwritten (tests/test_bad_input.py)."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "w").mkdir()
+    (tmp_path / "w" / "heat.png").write_bytes(b"old")
+    assert asked(tmp_path / "w", "heat.png").read_bytes().startswith(MAGIC[".png"])
+
+
 @pytest.mark.parametrize(
     ("flags", "kinds", "layers"),
     [

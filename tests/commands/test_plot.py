@@ -35,6 +35,13 @@ def test_several_runs_are_drawn_into_one_file(tmp_path, drawn):
     assert drawn[0][0]["a"] == [{"step": 1, "kind": "train", "nats_per_token": 2.5}]
 
 
+def test_a_run_without_metrics_is_named_and_not_drawn(tmp_path, drawn, caplog):
+    runs = [write_metrics(tmp_path / name) for name in ("a", "b")]
+    (tmp_path / "a" / "metrics.jsonl").write_text("")
+    assert command("plot", *runs) == 0
+    assert "not drawn, without any metrics: a" in caplog.messages
+
+
 def test_the_picture_is_a_png(tmp_path):
     run = write_metrics(tmp_path / "a")
     assert command("plot", run, f"--output={tmp_path}/curves.png") == 0

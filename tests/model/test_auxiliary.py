@@ -21,11 +21,11 @@ from transformer_jax.config.train import TrainConfig
 from transformer_jax.model.outputs.auxiliary import (
     agreement,
     alignment,
-    auxiliary_weights,
     avoidance,
     coverage,
     fertility,
 )
+from transformer_jax.model.outputs.objectives import loss_weights
 from transformer_jax.text.vocabulary import EOS
 from transformer_jax.training.step import accumulated_gradients, make_loss_fn
 
@@ -141,10 +141,10 @@ def test_agreement_is_the_trace_of_the_product_of_both_directions():
 
 
 def test_a_weight_of_zero_turns_a_loss_off():
-    assert auxiliary_weights(TrainConfig()) == {}
-    assert auxiliary_weights(TrainConfig(coverage_weight=0.5)) == {"coverage": 0.5}
+    assert loss_weights(TrainConfig()) == {}
+    assert loss_weights(TrainConfig(coverage_weight=0.5)) == {"coverage": 0.5}
     both = {"coverage": 0.5, "alignment": 0.05}
-    assert auxiliary_weights(TrainConfig(coverage_weight=0.5, alignment_weight=0.05)) == both
+    assert loss_weights(TrainConfig(coverage_weight=0.5, alignment_weight=0.05)) == both
 
 
 WEIGHT = 0.7

@@ -32,12 +32,12 @@ from transformer_jax.model.attention.hard_attention import (
 from transformer_jax.model.attention.normalizers import softmax
 from transformer_jax.model.interfaces import LossSums
 from transformer_jax.model.layers.dropout import NoiseSource
-from transformer_jax.model.outputs.auxiliary import auxiliary_weights
 from transformer_jax.model.outputs.cross_entropy import LossSettings
+from transformer_jax.model.outputs.objectives import loss_weights
 from transformer_jax.training import cost
 from transformer_jax.training.step import make_loss_fn
 
-WEIGHTS = auxiliary_weights(TrainConfig(hard_attention="reinforce"))
+WEIGHTS = loss_weights(TrainConfig(hard_attention="reinforce"))
 WORDS = np.array([3, 5, 7], np.uint32)
 HEADS, SOURCE, TARGET = 2, 3, 2
 

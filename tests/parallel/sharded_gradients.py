@@ -2,10 +2,10 @@
 
     python -m tests.parallel.sharded_gradients NAME ...
 
-NAME is a line of tests/model/configs.py, "agreement": two directions of translation, "reinforce":
-the watched layer draws what it reads, "consistency": two passes with different dropout, or "muon":
-what the optimizer makes of the gradient. Prints a JSON object: for each name, the relative error of
-the gradient on the mesh (data 2, fsdp 2, tensor 2) with two micro-batches, and its norm.
+NAME is a line of tests/model/configs.py, an objective other than translation, "agreement": two
+directions of translation, or "muon": what the optimizer makes of the gradient. Prints a JSON
+object: for each name, the relative error of the gradient on the mesh (data 2, fsdp 2, tensor 2)
+with two micro-batches, and its norm.
 """
 
 import dataclasses
@@ -21,10 +21,10 @@ from tests.model.configs import CONFIGS, ONE_LAYER
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import MeshConfig
 from transformer_jax.config.train import TrainConfig
-from transformer_jax.model.attention.hard_attention import REINFORCE, first_baseline
+from transformer_jax.model.attention.hard_attention import first_baseline
 from transformer_jax.model.encoder_decoder import EncoderDecoder, make_model
 from transformer_jax.model.interfaces import Params
-from transformer_jax.model.outputs.consistency import CONSISTENCY
+from transformer_jax.model.outputs.objectives import OBJECTIVES, reads_watched
 from transformer_jax.model.parameters import axis_names, product_axes
 from transformer_jax.model.stacked_params import stacked
 from transformer_jax.parallel.mesh import batch_sharding, batch_ways, make_mesh, placed, shardings
@@ -44,8 +44,10 @@ SIZES = ModelConfig(
 def gradient(name: str, mesh_config: MeshConfig, micro_batches: int) -> np.ndarray:
     """The gradient of the loss, with dropout, of packed rows on a mesh, as one vector."""
     changes = {**CONFIGS.get(name, {}), **ONE_LAYER, "d_hidden": SIZES.d_hidden}
-    both, draws = name == AGREEMENT, name == REINFORCE
-    model = make_model(dataclasses.replace(SIZES, **changes), VOCABULARY, watch=both or draws)
+    both = name == AGREEMENT
+    losses = {name: 1.0} if name in OBJECTIVES else {}
+    watch = both or reads_watched(losses)
+    model = make_model(dataclasses.replace(SIZES, **changes), VOCABULARY, watch=watch)
     mesh = make_mesh(mesh_config)
     params = random_params(model)
     names = axis_names(model)
@@ -57,7 +59,6 @@ def gradient(name: str, mesh_config: MeshConfig, micro_batches: int) -> np.ndarr
     params = jax.device_put(params, shardings(params, names, mesh))
     rows = [[2 * n, 2 * n + 1] for n in range(ROWS)]
     batch = jax.device_put(lay_out(PAIRS, rows, SRC_LENGTH, TGT_LENGTH), batch_sharding(mesh))
-    losses = {name: 1.0} if name in (REINFORCE, CONSISTENCY) else None
     loss_fn = make_loss_fn(model, 0.1, replicas=batch_ways(mesh), auxiliary=losses)
     loss_fn = functools.partial(loss_fn, baseline=first_baseline(VOCABULARY))
     if both:

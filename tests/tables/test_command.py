@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -125,6 +126,11 @@ def test_a_report_is_of_every_recorded_seed_and_in_the_rows_order(call, tmp_path
     assert cells == ["base", "4 heads", "4 heads"]
 
 
+def test_the_page_says_the_minutes_that_rows_got(call):
+    assert "Each row trains for 0.25 minutes on the device" in call("--report", "--minutes=0.25")
+    assert "minutes on the device" not in call("--report")
+
+
 def test_flags_that_cannot_be_are_one_line(call):
     for flags, message in [
         (["--seeds=one"], "--seeds=one"),
@@ -134,6 +140,7 @@ def test_flags_that_cannot_be_are_one_line(call):
         (["--launcher=cloud", "--rows=base"], "not one of local, slurm"),
         (["--launcher=slurm", "--slurm=gpus"], "expected K=V"),
         (["--list", "--report"], "--list and --report do not go together"),
+        (["--packed=x", "--pack=y"], "--packed and --pack do not go together"),
         (["--slurm=gpus=1"], "--slurm=gpus=1 goes with --launcher=slurm"),
         *((["--minutes", text], "must be a number above 0") for text in ("0", "-1", "nan", "inf")),
         (["--jobs=1000"], "--jobs=1000"),
@@ -154,6 +161,11 @@ def test_a_run_whose_results_could_not_be_found_is_not_trained(tmp_path):
         experiment = Experiment("t", {"a": {}}, {"small": scale})
         check_results(make_jobs(experiment, "small", tmp_path))
 
+    folder = tmp_path / "a" / "seed-0"
+    (folder / "checkpoints" / "13" / "params").mkdir(parents=True)
+    with pytest.raises(RunError, match="a/seed-0 is at step 13, beyond train.steps=12: .* --runs"):
+        check(Scale(preset))
+    shutil.rmtree(folder)
     for scale, error, message in [
         (Scale(preset, split="newstest"), DataError, r"newstest.en: no such file.*with .en: test"),
         (Scale(preset, average=4), ConfigError, "a, seed 0: 4 checkpoints .* the run keeps 3: tr"),

@@ -138,7 +138,8 @@ def attention(
     """
     path = Path(output)
     _check(path, kind)
-    if path.exists() and RunFolder(workdir).path.resolve() in path.resolve().parents:
+    is_inside = RunFolder(workdir).path.resolve() in path.resolve().parents
+    if path.exists() and is_inside and path.suffix in WEIGHTS:  # a run has no pictures of its own
         raise ConfigError(
             f"--output={output} is a file of the run in {workdir}, and would be overwritten. Give "
             "another name."

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from transformer_jax.errors import ConfigError
-from transformer_jax.reporting.plots import runs_figure, save_figure
+from transformer_jax.reporting.plots import printable, runs_figure, save_figure
 from transformer_jax.runs.metrics import read_metrics
 
 log = logging.getLogger(__name__)
@@ -28,4 +28,6 @@ def plot(workdir: Sequence[str], output: str) -> None:
     if len(set(names)) < len(names):
         names = folders
     runs = {name: read_metrics(folder) for name, folder in zip(names, folders, strict=True)}
+    if empty := [name for name, metrics in runs.items() if not metrics]:
+        log.warning("not drawn, without any metrics: %s", ", ".join(map(printable, empty)))
     log.info("curves: %s", save_figure(runs_figure(runs), output))

@@ -44,7 +44,7 @@ from transformer_jax.model.interfaces import (
 )
 from transformer_jax.model.outputs.choices import OUTPUTS
 from transformer_jax.model.outputs.cross_entropy import LossSettings
-from transformer_jax.model.outputs.objectives import OBJECTIVES, objective_of
+from transformer_jax.model.outputs.objectives import objective_of
 from transformer_jax.model.outputs.softmax_output import Softmax, with_bias
 from transformer_jax.model.sides.choices import DECODERS, ENCODERS, longest
 from transformer_jax.model.sides.embeddings import VOCABULARY_MULTIPLE, Embedding, padded_vocabulary
@@ -203,8 +203,8 @@ class EncoderDecoder(nn.Module):
         baseline: Array | None = None,
     ) -> tuple[LossSums, Array | None]:
         """The sums of `loss`, and the watched weights of `decode`."""
-        objective = OBJECTIVES[objective_of(name for name, _ in settings.auxiliary)]
-        return objective(self, batch, rows_B, settings, baseline)
+        objective = objective_of(name for name, _ in settings.auxiliary)
+        return objective.sums(self, batch, rows_B, settings, baseline)
 
     # Search ------------------------------------------------------------------------------------
 

@@ -178,6 +178,13 @@ class RunFolder:
                 raise RunError(
                     f"{path} is a link that leads nowhere. Mount its disk, or remove it."
                 )
+        if any(self.checkpoints.glob("[0-9]*")):
+            for path in (self.config_file, self.vocabulary_file):
+                if not path.is_file():
+                    raise RunError(
+                        f"{self.path} has checkpoints and no file {path.name}: put that run's file "
+                        "back, or choose another --workdir."
+                    )
 
     def check_corpus(self, *fingerprints: str) -> None:
         """Raises RunError if the run has other text than that with these fingerprints.

@@ -50,12 +50,12 @@ def load_params(run: RunFolder, which: str, like: Params) -> tuple[Params, str]:
     folder = Path(processes.first_does(lambda: str(_find(run, which))))
     wrong = processes.first_does(lambda: damaged_file(folder))
     if wrong:
-        again = (
-            "`train` replaces the latest one"
+        fix = (
+            "if it is the latest, `train` replaces it"
             if folder.name.isdecimal()
             else "`average` makes it again"
         )
-        raise RunError(f"{folder} is damaged: {wrong}. Choose another with --checkpoint; {again}.")
+        raise RunError(f"{folder} is damaged: {wrong}. Use other checkpoints; {fix}.")
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     like = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding or device), like

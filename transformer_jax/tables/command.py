@@ -102,15 +102,18 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
     if values is None:
         about = experiment.about or sys.modules["__main__"].__doc__ or experiment.name
         values = parse_experiment(experiment.name, about, FLAGS)
-    values = _of_pack(experiment, {flag.name: flag.default for flag in FLAGS} | values)
+    values = {flag.name: flag.default for flag in FLAGS} | values
+    _check_flags(values)
+    values = _of_pack(experiment, values)
     values["scale"] = values["scale"] or "small"
     scale, name = values["scale"], experiment.name
-    _check_flags(values)
     output = Output(Path(values["out"] or Path("docs") / "results" / name / scale))
     runs = Path(values["runs"]) / name / scale
     check_metrics(experiment)
     jobs = _jobs(experiment, values, runs)
     minutes = values["minutes"] = values["minutes"] or experiment.scales[scale].minutes
+    timed = experiment.scales[scale]._replace(minutes=minutes)
+    experiment = experiment._replace(scales={**experiment.scales, scale: timed})
     plan = None
     if values["packed"]:
         plan, jobs = unpack(Path(values["packed"]), runs / "packed", jobs, output)
@@ -153,6 +156,8 @@ def _check_flags(values: dict[str, Any]) -> None:
     if "seed" in values["overrides"]:
         raise ConfigError("--config.seed: set the seeds of an experiment with --seeds=0,1.")
     modes = [name for name in MODES if values[name]]
+    if values["packed"] and modes and modes[0] in ("pack", "merge"):
+        modes.insert(0, "packed")
     if len(modes) > 1:
         raise ConfigError(f"--{modes[0]} and --{modes[1]} do not go together: give one.")
     check_minutes("--minutes", values["minutes"])

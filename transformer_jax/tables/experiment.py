@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 from transformer_jax.config.data import DataConfig
 from transformer_jax.config.files import load_config
 from transformer_jax.config.schema import Config
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.kinds import wrong_field
 from transformer_jax.reporting.page import Part
+from transformer_jax.runs.checkpoints import committed_steps
+from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.tables.digests import digest_of
 from transformer_jax.text.corpora import open_corpus
 
@@ -279,8 +281,8 @@ def check_rows(jobs: Sequence[Job]) -> None:
 def check_results(jobs: Sequence[Job]) -> None:
     """Raises UserError if a run would be trained whose results could then not be found.
 
-    That is: the split that is scored is not there, fewer checkpoints are kept than averaged, or the
-    run may end early.
+    That is: the split that is scored is not there, fewer checkpoints are kept than averaged, the
+    run may end early, or it is already beyond its last step.
     """
     seen = set[tuple[DataConfig, str]]()
     for job in jobs:
@@ -297,6 +299,12 @@ def check_results(jobs: Sequence[Job]) -> None:
                 f"{job.label}: {job.average} checkpoints are averaged, and the run keeps {kept}: "
                 f"train.steps={train.steps}, train.checkpoint_every={train.checkpoint_every}, "
                 f"train.keep_last={train.keep_last}. Average fewer, or keep more."
+            )
+        steps = committed_steps(RunFolder(job.folder).checkpoints)
+        if steps and steps[-1] > train.steps:
+            raise RunError(
+                f"{job.folder} is at step {steps[-1]}, beyond train.steps={train.steps}: give "
+                "another folder with --runs."
             )
         if (config.data, split) not in seen:
             seen.add((config.data, split))

@@ -21,7 +21,7 @@ from transformer_jax.config.train import TrainConfig
 from transformer_jax.model import parameters
 from transformer_jax.model.attention.hard_attention import REINFORCE
 from transformer_jax.model.encoder_decoder import EncoderDecoder
-from transformer_jax.model.outputs.auxiliary import auxiliary_weights, reads_watched
+from transformer_jax.model.outputs.objectives import loss_weights, reads_watched
 from transformer_jax.text.batches import Batch
 from transformer_jax.text.vocabulary import Sizes, both_sides
 from transformer_jax.training.program import BatchShape
@@ -63,7 +63,7 @@ def step_flops(
       train: the losses on attention, and whether both directions are trained.
     """
     ways = (lengths,) if train.agreement_weight is None else (lengths, lengths[::-1])
-    losses = tuple(auxiliary_weights(train))
+    losses = tuple(loss_weights(train))
     full = train.alignment_context == "full"
     return sum(training_flops(model, sizes, *way, losses, full) for way in ways)
 

@@ -338,11 +338,6 @@ def _vocabulary(config: Config, run: RunFolder, corpus: Corpus, fingerprint: str
                 "Choose another --workdir, or leave that key out."
             )
         return own
-    if committed_steps(run.checkpoints):
-        raise RunError(
-            f"{run.path} has checkpoints and no vocabulary.model: put that run's file "
-            "back, or choose another --workdir."
-        )
     known = known_vocabulary(config, run)
     return new_vocabulary(config, corpus, fingerprint) if known is None else known
 

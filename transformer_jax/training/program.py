@@ -18,7 +18,7 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.model.encoder_decoder import EncoderDecoder, make_model
 from transformer_jax.model.interfaces import LossSums, Params
 from transformer_jax.model.kernels.choices import GPUS, with_attention_kernel
-from transformer_jax.model.outputs.auxiliary import auxiliary_weights, reads_watched
+from transformer_jax.model.outputs.objectives import loss_weights, reads_watched
 from transformer_jax.model.parameters import product_axes
 from transformer_jax.model.stacked_params import stacked, unstacked
 from transformer_jax.parallel.mesh import batch_sharding, batch_ways, placed, with_shardings
@@ -167,7 +167,7 @@ def compile_program(
       meanwhile: called in another thread while XLA compiles, which needs no Python; this function
         returns after it has ended.
     """
-    auxiliary = auxiliary_weights(train)
+    auxiliary = loss_weights(train)
     platform = mesh.devices.flat[0].platform
     model_config = with_attention_kernel(model_config, platform)
     block = loss_block(train, platform)

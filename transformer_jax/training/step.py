@@ -19,8 +19,8 @@ from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.interfaces import LossSums, Params
 from transformer_jax.model.kernels.choices import GPUS
 from transformer_jax.model.layers.dropout import hashed
-from transformer_jax.model.outputs.auxiliary import auxiliary_weights
 from transformer_jax.model.outputs.cross_entropy import LossSettings
+from transformer_jax.model.outputs.objectives import loss_weights
 from transformer_jax.model.stacked_params import unstacked
 from transformer_jax.text.batches import Batch
 from transformer_jax.training.state import TrainState, Window
@@ -127,7 +127,7 @@ def make_train_step(
         train.label_smoothing,
         train.loss_block or LOSS_BLOCK,
         replicas,
-        auxiliary_weights(train),
+        loss_weights(train),
         full_context=train.alignment_context == "full",
     )
     update = make_update(optimizer, train.max_skipped)

@@ -17,7 +17,8 @@ from jax import Array
 from transformer_jax.config.train import TrainConfig
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.interfaces import LossSums, Params
-from transformer_jax.model.outputs.auxiliary import agreement, auxiliary_weights
+from transformer_jax.model.outputs.auxiliary import agreement
+from transformer_jax.model.outputs.objectives import loss_weights
 from transformer_jax.text.batches import Batch
 from transformer_jax.training.state import AGREEMENT, States
 from transformer_jax.training.step import (
@@ -49,7 +50,7 @@ def make_two_way_loss(
       replicas: number of devices that the batch's rows are divided over.
     """
     block = train.loss_block or LOSS_BLOCK
-    losses = auxiliary_weights(train)
+    losses = loss_weights(train)
     smoothing = train.label_smoothing
     method = "loss_and_watched"
     loss_fn: Any = make_loss_fn(model, smoothing, block, replicas, losses, method)

@@ -9,7 +9,7 @@ import jax
 
 from transformer_jax.config.train import TrainConfig
 from transformer_jax.errors import RunError
-from transformer_jax.model.outputs.auxiliary import auxiliary_weights
+from transformer_jax.model.outputs.objectives import loss_weights
 from transformer_jax.training import cost
 from transformer_jax.training.data import TrainingData
 from transformer_jax.training.optimizer import learning_rate_schedule
@@ -29,7 +29,7 @@ class WindowReader:
     ) -> None:
         model = program.model.config
         self.max_skipped = train.max_skipped
-        self.auxiliary = auxiliary_weights(train)
+        self.auxiliary = loss_weights(train)
         self.agrees = train.agreement_weight is not None
         self.schedule = learning_rate_schedule(train, model.d_model)
         peak = cost.device_peak(model.dtype)

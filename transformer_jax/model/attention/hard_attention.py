@@ -8,7 +8,7 @@ Dimension key
   C components of a mixture
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +20,11 @@ from transformer_jax.model.attention.patterns import causal, mask_of, same_sente
 from transformer_jax.model.interfaces import LossSums, Place
 from transformer_jax.model.layers.dropout import NoiseSource
 from transformer_jax.model.layers.matrix_products import sum_type
+from transformer_jax.model.outputs.auxiliary import weighted_losses
 from transformer_jax.model.outputs.cross_entropy import LossSettings
 from transformer_jax.model.outputs.mixed_loss import Mixture, mixture_loss
-from transformer_jax.text.batches import Packed
+from transformer_jax.model.outputs.passes import decoder_input
+from transformer_jax.text.batches import Batch, Packed
 
 REINFORCE = "reinforce"  # the name of its loss among the auxiliary losses
 DECAY = 0.9  # how slowly the baseline changes (Xu et al. 2015, section 4.1)
@@ -113,3 +115,18 @@ def next_baseline(baseline: Array, sums: LossSums) -> Array:
     """The running mean of the loss of a subword."""
     mean = sums.smoothed_nats / jnp.maximum(sums.tokens, 1.0)
     return DECAY * baseline + (1 - DECAY) * mean
+
+
+def reinforce(
+    model: Any, batch: Batch, rows_B: Array | None, settings: LossSettings, baseline: Array | None
+) -> tuple[LossSums, Array | None]:
+    """The loss after one draw of each watched head's source position."""
+    assert rows_B is not None and baseline is not None
+    target = decoder_input(batch)
+    encoded_BME = model.encode(batch.src, rows_B)
+    x_BLD, sampled = model.decode(encoded_BME, batch.src, target, rows_B, draws=True)
+    x_BLD = model.out().widened(x_BLD)
+    sums, nats_BL = loss_by_position(x_BLD, model.output_table(), batch.tgt, settings)
+    losses = weighted_losses(settings.auxiliary, sampled.weights, None, batch)
+    losses[REINFORCE] = reinforced(sampled.log_probability_BL, nats_BL, baseline, batch.tgt)
+    return sums._replace(auxiliary=losses), sampled.weights

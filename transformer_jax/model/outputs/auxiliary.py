@@ -13,9 +13,6 @@ from collections.abc import Callable, Iterable
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.config.train import TrainConfig
-from transformer_jax.model.attention.hard_attention import REINFORCE
-from transformer_jax.model.outputs.consistency import CONSISTENCY
 from transformer_jax.text.batches import Batch
 from transformer_jax.text.links import BITS
 from transformer_jax.text.vocabulary import EOS
@@ -179,17 +176,3 @@ def weighted_losses(
         own_BLM = watched_BLM if aligned_BLM is None or name != "alignment" else aligned_BLM
         losses[name] = weight * AUXILIARY_LOSSES[name](own_BLM, batch)
     return losses
-
-
-def auxiliary_weights(train: TrainConfig) -> dict[str, float]:
-    """The weight of each auxiliary loss that the config turns on."""
-    weights = {name: getattr(train, f"{name}_weight") for name in AUXILIARY_LOSSES}
-    # Not in AUXILIARY_LOSSES, since objectives of their own compute them (objectives.py).
-    weights[REINFORCE] = float(train.hard_attention == REINFORCE)
-    weights[CONSISTENCY] = train.consistency_weight
-    return {name: weight for name, weight in weights.items() if weight}
-
-
-def reads_watched(names: Iterable[str]) -> bool:
-    """Whether losses of these names read the watched weights."""
-    return bool(set(names) - {CONSISTENCY})

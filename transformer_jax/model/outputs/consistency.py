@@ -7,11 +7,16 @@ Dimension key
   B batch   L target length of both passes   V vocabulary, padded
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.model.outputs.cross_entropy import PAD_LOGIT
+from transformer_jax.model.interfaces import LossSums
+from transformer_jax.model.outputs.cross_entropy import PAD_LOGIT, LossSettings
+from transformer_jax.model.outputs.passes import first_pass, with_losses
+from transformer_jax.text.batches import Batch
 
 CONSISTENCY = "consistency"  # the name of its loss among the auxiliary losses
 
@@ -47,3 +52,16 @@ def divergence_and_gradient(
     # By the logits of p: KL(p || q) has the gradient p (gap - KL(p || q)), KL(q || p) has p - q.
     gradient_BLV = p_BLV * (gap_BLV - divergence_BL1) + p_BLV - jnp.exp(log_q_BLV)
     return (divergence_BL1 * weights_BL1).sum(), gradient_BLV * weights_BL1
+
+
+def consistency(
+    model: Any, batch: Batch, rows_B: Array | None, settings: LossSettings, _: Array | None
+) -> tuple[LossSums, Array | None]:
+    """The cross entropy of two passes with other dropout, and how far they differ (R-Drop)."""
+    one = first_pass(model, batch, rows_B, settings)
+    encoded_BME = model.encode(batch.src, rows_B)
+    again_BLD, _ = model.decode(encoded_BME, batch.src, one.given.target, rows_B)
+    weight = dict(settings.auxiliary)[CONSISTENCY]
+    both = one.x_BLD, again_BLD
+    sums = model.out().loss_of_two(both, one.given, batch.tgt, settings, weight)
+    return with_losses(sums, one)
