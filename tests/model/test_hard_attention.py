@@ -211,7 +211,8 @@ def test_equal_rows_draw_differently():
 
     def chosen(model, rows_B):
         encoded = model.encode(batch.src)
-        return model.decode_with_draws(encoded, batch.src, batch.tgt, rows_B)[1].log_probability_BL
+        drawn = model.decode(encoded, batch.src, batch.tgt, rows_B, draws=True)[1]
+        return drawn.log_probability_BL
 
     rngs = {"dropout": jax.random.key(3)}
     apply = jax.jit(functools.partial(model.apply, {"params": params}, method=chosen, rngs=rngs))

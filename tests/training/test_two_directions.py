@@ -173,7 +173,7 @@ def test_each_direction_is_an_ordinary_run(trained, tmp_path, capsys):
     alone = shutil.copytree(trained, tmp_path / "alone", ignore=shutil.ignore_patterns("reverse"))
     before = runs.contents(alone / "checkpoints")
     assert runs.train(alone, **changes, train__keep_last=4) == 2
-    assert "which are trained together. Put the missing ones back" in capsys.readouterr().err
+    assert "(3 tried). Put the missing ones back" in capsys.readouterr().err
     assert runs.contents(alone / "checkpoints") == before
 
 

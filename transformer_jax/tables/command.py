@@ -105,15 +105,13 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
     values = {flag.name: flag.default for flag in FLAGS} | values
     _check_flags(values)
     values = _of_pack(experiment, values)
-    values["scale"] = values["scale"] or "small"
-    scale, name = values["scale"], experiment.name
-    output = Output(Path(values["out"] or Path("docs") / "results" / name / scale))
-    runs = Path(values["runs"]) / name / scale
+    scale = values["scale"] = values["scale"] or "small"
+    output = Output(Path(values["out"] or Path("docs", "results", experiment.name, scale)))
+    runs = Path(values["runs"], experiment.name, scale)
     check_metrics(experiment)
     jobs = _jobs(experiment, values, runs)
     minutes = values["minutes"] = values["minutes"] or experiment.scales[scale].minutes
-    timed = experiment.scales[scale]._replace(minutes=minutes)
-    experiment = experiment._replace(scales={**experiment.scales, scale: timed})
+    experiment = experiment.timed(scale, minutes)
     plan = None
     if values["packed"]:
         plan, jobs = unpack(Path(values["packed"]), runs / "packed", jobs, output)

@@ -85,6 +85,11 @@ class Experiment(NamedTuple):
         """Rows of the table at a scale, in order."""
         return self.scales[scale].rows or tuple(self.rows)
 
+    def timed(self, scale: str, minutes: float | None) -> "Experiment":
+        """The same, with this time for each row of a scale."""
+        own = self.scales[scale]._replace(minutes=minutes)
+        return self._replace(scales={**self.scales, scale: own})
+
 
 class Job(NamedTuple):
     """A row and a seed: one run."""

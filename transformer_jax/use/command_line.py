@@ -220,11 +220,10 @@ def parse_flags(
             raise UserError(f"{error}. {dashed}.") from None
         raise UserError(f"{error}.{_prefix_hint(error.flagname, keys)}") from None
     if positional and len(extra) > 1:
-        one = "put it in quotation marks." if positional.required else "give one of them."
-        raise UserError(
-            f"{command} takes one {positional.value}, not {len(extra)} arguments: "
-            + ("flags come before --." if "--" in arguments else one)
-        )
+        fix = "put it in quotation marks." if positional.required else "give one of them."
+        fix = "flags come before --." if "--" in arguments else fix
+        takes = f"{command} takes one {positional.value}, not {len(extra)} arguments"
+        raise UserError(f"{takes}: {fix}")
     if extra and not positional:
         reads = " It reads standard input: < FILE." if command == "translate" else ""
         raise UserError(f"{command} does not take {extra[0]!r}; flags: {command} --help.{reads}")
