@@ -35,6 +35,7 @@ def run() -> Run:
     return load(runs.trained_run(), beam_size=2)
 
 
+@pytest.mark.slow("trains a run")
 def test_the_page_s_example_runs_away_from_the_repository(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()

@@ -113,6 +113,7 @@ def test_ctranslate2_s_own_converter_gives_the_same_log_probabilities(tmp_path):
         assert sum(scored.log_probs) == pytest.approx(best.log_prob, rel=1e-5)
 
 
+@pytest.mark.slow("compiles an imported model")
 def test_an_imported_run_is_evaluated_on_text_that_is_named(capsys):
     run, path = imported("one"), f"--config.data.path={runs.tiny_corpus()}"
     flags = (f"--workdir={run}", "--split=test", "--beam_size=1", path)
@@ -153,6 +154,7 @@ def test_training_goes_on_from_the_imported_weights(kind, tmp_path, capsys):
     assert len(answers(["a dog"], workdir=tmp_path / "run", beam_size=None)) == 1
 
 
+@pytest.mark.slow("trains a run")
 def test_the_first_step_starts_where_the_imported_model_is(tmp_path):
     """At a vanishing learning rate the weights stay those of the imported run."""
     values = {"train.peak_learning_rate": 1e-12, "train.steps": 3, "train.checkpoint_every": 3}

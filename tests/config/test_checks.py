@@ -171,6 +171,7 @@ LEARNED model.d_model=511 model.d_k=64
 model.positions=sinusoidal_t2t model.d_model=4 model.num_heads=1
 model.positions=rotary model.d_k=2 model.cross_score=additive
 model.wait_k=3 model.wait_k_max=3
+model.wait_k=3 model.cross_normalizer=gumbel
 model.watched_heads=8
 model.attended_keys=4 model.cross_normalizer=top_k
 model.relative_distance=4 model.positions=contextual

@@ -60,6 +60,7 @@ def test_scores_are_those_of_mean_probabilities_in_search_and_when_forced():
     ]
 
 
+@pytest.mark.slow("compiles three models")
 def test_a_coverage_penalty_takes_the_mean_of_the_watched_weights():
     members = [member(1), member(2, **RECURRENT)]
     t = translator(*members, coverage_penalty=0.4)

@@ -31,7 +31,8 @@ DECODE = DecodeConfig(
     max_length=LONGEST,
     tokens_per_batch=48,
 )
-POSITIONS = pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+LEARNED = pytest.param("learned", marks=pytest.mark.slow("compiles searches of another model"))
+POSITIONS = pytest.mark.parametrize("positions", ["sinusoidal", LEARNED])
 
 
 def translator(positions: str = "sinusoidal", n_best: int = 1, **decode: Any) -> Translator:

@@ -369,6 +369,7 @@ def test_measurements_are_judged_at_the_largest_d_k_and_by_the_worst_offset(tmp_
         assert found + verdicts(linear_shifts, evidence=evidence) == [wanted] * 3
 
 
+@pytest.mark.slow("draws every page")
 def test_the_page_shows_which_claims_were_not_run(tmp_path, monkeypatch):
     monkeypatch.setattr(claims, "RECORDED", tmp_path)
     few = [one for one in claims.PROBES if not one.rows]

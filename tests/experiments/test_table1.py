@@ -280,6 +280,7 @@ def test_plots_hold_every_kind_s_points():
 # The command -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow("measures every layer")
 def test_a_small_run_measures_every_point_and_writes_the_report(monkeypatch, tmp_path, capsys):
     # A quarter of the compilations; fits are tested above.
     plan = table1.PLANS["small"]._replace(lengths=(64,), widths=(8,), path_lengths=(5,))

@@ -44,6 +44,7 @@ def test_words_out_of_reach_are_compared_with_those_within():
     assert windows.excess_losses(found, 5, 2) == []
 
 
+@pytest.mark.slow("compiles a run's search")
 def test_words_of_a_run_are_counted():
     [job, *_] = make_jobs(EXPERIMENT, "small", Path("runs"), seeds=(0,))
     found = windows.accuracy_by_jump(job._replace(folder=runs.trained_run()))[

@@ -69,6 +69,7 @@ def test_logits_equal_marian_s_formula(kind, tmp_path):
     assert_marian_s_logits(found, arrays, options, tables)
 
 
+@pytest.mark.slow("compiles an imported model")
 def test_the_engine_s_translations_and_scores_of_a_model_that_others_trained(data_folder, tmp_path):
     """Pre-norm, without EOS on the source, with positions from 1, and tokens that are letters."""
     origin = data_folder / "ctranslate2-transliteration" / "aren-transliteration"

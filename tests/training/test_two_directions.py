@@ -155,6 +155,7 @@ def test_a_kill_between_the_two_checkpoints_of_a_step_changes_nothing(trained, t
     assert all(0 < one < 1 for one in agreed) and len(agreed) == 4
 
 
+@pytest.mark.slow("trains runs")
 def test_each_direction_is_an_ordinary_run(trained, tmp_path, capsys):
     """Both translate; neither trains alone, and without the other folder nothing is lost."""
     config, other = (RunFolder(one).read_config() for one in (trained, trained / "reverse"))

@@ -46,6 +46,7 @@ def test_a_run_leaves_what_the_design_says():
     assert valid[-1]["nats_per_token"] < valid[0]["nats_per_token"] - 0.5
 
 
+@pytest.mark.slow("trains runs")
 def test_a_run_starts_from_another_s_weights_and_vocabulary_and_keeps_its_name(tmp_path, caplog):
     """With a learning rate too small to change them; its own corpus and text count for nothing.
 
