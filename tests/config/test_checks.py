@@ -282,6 +282,7 @@ FINE: list[dict[str, Any]] = [
     {"model.positions": "sinusoidal_t2t", "model.d_model": 4, "model.num_heads": 1},
     {"model.positions": "rotary", "model.d_k": 2, "model.cross_score": "additive"},
     WAIT | {"model.wait_k_max": 3},
+    WAIT | {"model.cross_normalizer": "gumbel"},  # another one is excluded
     {"model.watched_heads": 8},
     {"model.attended_keys": 4, "model.cross_normalizer": "top_k"},
     {"model.relative_distance": 4, "model.positions": "contextual"},
