@@ -96,7 +96,10 @@ def export(
             shutil.rmtree(folder, ignore_errors=True)  # half a model
         raise UserError(f"--output={output} cannot be written: {error.strerror}.") from None
     log.info("%s: checkpoint %s of %s", folder, name, run.path)
-    log.info("the same search there: %s", _search(config.decode, format))
+    own = config.decode
+    is_same = own.method == "beam" and own.groups == 1
+    nearest = f"decode.method={own.method!r} and decode.groups={own.groups} are ours; the nearest"
+    log.info("%s search there: %s", "the same" if is_same else nearest, _search(own, format))
 
 
 def _aligner(workdir: str, checkpoint: str, config: Config, stem: str | None) -> Aligner | None:
