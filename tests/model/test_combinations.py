@@ -5,7 +5,7 @@ import numpy as np
 
 from tests.fixtures.references import dot_by_hand, softmax_by_hand, values_by_hand
 from tests.fixtures.tiny import relative_error
-from transformer_jax.model.attention.combinations import COMBINATIONS
+from transformer_jax.model.attention.combinations import COMBINATIONS, mean_over_sentences
 from transformer_jax.model.attention.multi_head import attend
 from transformer_jax.model.attention.normalizers import softmax
 
@@ -37,3 +37,6 @@ def test_parallel_sums_attention_to_each_sentence():
     sums = np.asarray(weights).sum(-1)  # the number of sentences of the query's pair
     np.testing.assert_allclose(sums[0], [[2, 2, 3, 3, 3]] * H, rtol=1e-5)
     np.testing.assert_allclose(sums[1], [[3, 3, 3, 3, 0]] * H, rtol=1e-5)
+    mean = mean_over_sentences(weights, MASK, jnp.asarray(SENTENCES), 3)
+    np.testing.assert_allclose(np.asarray(mean).sum(-1)[0], 1, rtol=1e-5)  # some see two sentences
+    np.testing.assert_allclose(mean[1], weights[1] / 3, rtol=1e-6)

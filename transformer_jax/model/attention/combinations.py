@@ -39,6 +39,21 @@ def parallel(normalize: Normalize, sentence_BM: Array, count: int) -> Normalize:
     return summed
 
 
+def mean_over_sentences(weights: Array, mask: Array, sentence_BM: Array, count: int) -> Array:
+    """What `parallel` gives, over the number of sentences that a query sees.
+
+    So probabilities sum to 1 again, also where a pair has fewer sentences that can be seen.
+
+    Args:
+      weights: `[batch, heads, queries, src_len]`.
+      mask: booleans that broadcast to the weights.
+      sentence_BM, count: as for `parallel`.
+    """
+    own = [mask & (sentence_BM == number)[:, None, None] for number in range(count)]
+    seen = sum(jnp.any(one, -1, keepdims=True).astype(weights.dtype) for one in own)
+    return weights / jnp.maximum(seen, 1)
+
+
 # By the value of model.combination: what it makes of a normalizer; None: nothing, as the normalizer
 # reads all sentences as one.
 COMBINATIONS: dict[str, Callable[[Normalize, Array, int], Normalize] | None] = {

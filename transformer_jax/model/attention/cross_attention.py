@@ -17,7 +17,7 @@ from transformer_jax.model.attention.cached_attention import (
     attend_to_cache,
     empty_keys_values,
 )
-from transformer_jax.model.attention.combinations import COMBINATIONS
+from transformer_jax.model.attention.combinations import COMBINATIONS, mean_over_sentences
 from transformer_jax.model.attention.cross_normalizers import (
     NOISY,
     STATELESS,
@@ -89,7 +89,7 @@ class CrossAttention(AttentionSublayer):
             normalize=normalize,
             drop=weight_dropout(self, self.config.attention_dropout, context.rows_B),
         )
-        weights_BHLM = self._mean(weights_BHLM)
+        weights_BHLM = self._mean(weights_BHLM, attended.mask, attended.source.sentences)
         self.keep_for_plots(weights_BHLM)
         return self.joined(heads_BLHV, x_BLD), sampled[0] if sampled else weights_BHLM
 
@@ -118,9 +118,12 @@ class CrossAttention(AttentionSublayer):
         return self.combine(normalize, sentence_BM, self.config.sources)
 
     @nn.nowrap
-    def _mean(self, weights: Array) -> Array:
+    def _mean(self, weights: Array, mask: Array, sentence_BM: Array | None) -> Array:
         """The weights as other parts see them: the mean over sentences of those of each."""
-        return weights if self.combine is None else weights / self.config.sources
+        if self.combine is None:
+            return weights
+        assert sentence_BM is not None
+        return mean_over_sentences(weights, mask, sentence_BM, self.config.sources)
 
     def _noise_source(self, rows_B: Array | None) -> NoiseSource | None:
         """Of the normalizer's noise; None outside training, and if it has none."""
@@ -185,4 +188,6 @@ class CrossAttention(AttentionSublayer):
             score=self.score_of_cache(),
             normalize=normalize,
         )
-        return self.joined(heads_BJHV, x_BJD), Cache((), carried[0]), self._mean(weights_BHJM)
+        sentence_BM = None if self.combine is None else features
+        weights_BHJM = self._mean(weights_BHJM, context.source_mask, sentence_BM)
+        return self.joined(heads_BJHV, x_BJD), Cache((), carried[0]), weights_BHJM
