@@ -195,11 +195,12 @@ def draw_learning_rate(asked: Asked) -> list[Part]:
 
 def draw_attention(asked: Asked) -> list[Part]:
     """Draws attention of every kind, layer and head while the run's model translates a sentence."""
-    from transformer_jax.commands.attention import attend, draw_kinds
+    from transformer_jax.api import load
+    from transformer_jax.commands.attention import draw_kinds
     from transformer_jax.evaluation.attention import KINDS
 
     try:
-        found = attend(str(asked.workdir), asked.sentence, asked.checkpoint)
+        found = load(str(asked.workdir), asked.checkpoint).attention(asked.sentence)
     except DataError as error:  # the built-in one is of one source
         raise DataError(f"--sentence={asked.sentence!r:.40}: {error}") from None
     return [Text(f"Checkpoint {found.checkpoint}."), *draw_kinds(found, list(KINDS), asked.out)]

@@ -140,6 +140,12 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 # CTranslate2 -------------------------------------------------------------------------------------
 
 
+def test_a_search_that_only_we_have_is_not_called_the_same():
+    assert command._search(DecodeConfig(), "stablehlo").startswith("the same search there: ")
+    for decode in (DecodeConfig(method="mbr"), DecodeConfig(groups=2)):
+        assert " are ours alone; the nearest search there: " in command._search(decode, "stablehlo")
+
+
 @pytest.mark.parametrize("name", [*FOR_CTRANSLATE2, *IMPORTED])
 def test_ctranslate2_gives_the_log_probabilities_and_subwords_that_we_give(name):
     engine = pytest.importorskip("ctranslate2")

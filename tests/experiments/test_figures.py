@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import sacrebleu
 from experiments import figures
 from experiments.figures import learning_rates, position_products
 from experiments.figures_bleu import Bucket, bleu_by_length, bleu_figure
-from transformer_jax.commands import attention
+from transformer_jax import api
 from transformer_jax.errors import DataError
 from transformer_jax.text import built_in_corpus
 from transformer_jax.text.built_in_corpus import built_in_pairs
@@ -209,7 +210,8 @@ def test_a_mistake_is_one_line(flags, message, monkeypatch, tmp_path, capsys):
 
 
 def test_a_run_of_two_sources_needs_a_sentence_in_each_language(monkeypatch, tmp_path):
-    monkeypatch.setattr(attention, "attend", lambda _, text, __: encode_sources(None, [text], 2))
+    run = SimpleNamespace(attention=lambda text: encode_sources(None, [text], 2))
+    monkeypatch.setattr(api, "load", lambda *_: run)
     asked = figures.Asked(tmp_path, "w", figures.SENTENCE, "test", "latest")
     with pytest.raises(DataError, match="--sentence='The engineer .* has 0 tabs. .* put a tab"):
         figures.draw_attention(asked)

@@ -96,10 +96,7 @@ def export(
             shutil.rmtree(folder, ignore_errors=True)  # half a model
         raise UserError(f"--output={output} cannot be written: {error.strerror}.") from None
     log.info("%s: checkpoint %s of %s", folder, name, run.path)
-    own = config.decode
-    is_same = own.method == "beam" and own.groups == 1
-    nearest = f"decode.method={own.method!r} and decode.groups={own.groups} are ours; the nearest"
-    log.info("%s search there: %s", "the same" if is_same else nearest, _search(own, format))
+    log.info("%s", _search(config.decode, format))
 
 
 def _aligner(workdir: str, checkpoint: str, config: Config, stem: str | None) -> Aligner | None:
@@ -155,7 +152,15 @@ def _facts(run: RunFolder, data: DataConfig, checkpoint: str) -> dict[str, str]:
 
 
 def _search(decode: DecodeConfig, format: str) -> str:
-    """The call of the engine whose search is that of the run's settings, or nearest to it."""
+    """Which search of the engine is that of the run's settings, or nearest to it."""
+    if decode.method == "beam" and decode.groups == 1:
+        return f"the same search there: {_call(decode, format)}"
+    own = f"decode.method={decode.method!r} and decode.groups={decode.groups}"
+    return f"{own} are ours alone; the nearest search there: {_call(decode, format)}"
+
+
+def _call(decode: DecodeConfig, format: str) -> str:
+    """The call of the engine that searches with a beam as the run does."""
     if format == "ctranslate2":
         call = f"beam_size={decode.beam_size}, length_penalty={decode.length_penalty:g}"
         if decode.min_length:
