@@ -137,13 +137,13 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
     return np.asarray(jax.nn.log_softmax(logits, axis=-1))
 
 
-# CTranslate2 -------------------------------------------------------------------------------------
-
-
 def test_a_search_that_only_we_have_is_not_called_the_same():
     assert command._search(DecodeConfig(), "stablehlo").startswith("the same search there: ")
     for decode in (DecodeConfig(method="mbr"), DecodeConfig(groups=2)):
         assert " are ours alone; the nearest search there: " in command._search(decode, "stablehlo")
+
+
+# CTranslate2 -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [*FOR_CTRANSLATE2, *IMPORTED])

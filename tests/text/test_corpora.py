@@ -28,7 +28,7 @@ def write(path: Path, content: str | bytes) -> Path:
     """Writes a file, compressed if its name ends in .gz."""
     content = content.encode() if isinstance(content, str) else content
     path.parent.mkdir(exist_ok=True)
-    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    path.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
     return path
 
 
@@ -97,7 +97,7 @@ def test_what_is_not_utf8_is_named_by_file_and_line(
             TextLines(path)
 
 
-WHOLE = gzip.compress(b"one\ntwo\n" * 1_000)
+WHOLE = gzip.compress(b"one\ntwo\n" * 1_000, mtime=0)
 BROKEN = "{path} is not a whole gzip file: .+"
 
 
@@ -109,7 +109,7 @@ BROKEN = "{path} is not a whole gzip file: .+"
         ("sum.gz", WHOLE[:-8] + bytes(8), BROKEN),  # of another content
         ("bits.gz", WHOLE[:10] + bytes([255] * 8) + WHOLE[18:], BROKEN),
         ("a.en", b"", "{path} is empty"),
-        ("a.en.gz", gzip.compress(b""), "{path} is empty"),
+        ("a.en.gz", gzip.compress(b"", mtime=0), "{path} is empty"),
         ("mark.en", b"\xef\xbb\xbf", "{path} is empty"),
         ("none.en", None, "{path} cannot be read: No such file"),
         (".", None, "{path} cannot be read: Is a directory"),
