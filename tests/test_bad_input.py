@@ -429,10 +429,10 @@ FILES: dict[tuple[str, str], list[tuple]] = {
         (edited(lambda _: b"[" * 100_000), "{file} cannot be read: the config cannot be read as"),
         ("[]", "{file} cannot be read: the config is a JSON list"),
         (b"\x80\x04\xff", "{file} cannot be read"),
-        (gone, "{tmp}/run has checkpoints and no file config.json: put that run's file back"),
+        (gone, "{tmp}/run has checkpoints and no config.json: put that run's file back"),
     ],
     ("run/config.json", "translate RUN"): [
-        (folder, "{tmp}/run has checkpoints and no file config.json"),
+        (folder, "{tmp}/run has checkpoints and no config.json"),
         (pipe, "{file} is a pipe or a device"),
         (config("model", positions="none"), "{file} was changed: its section model is not what"),
         (config("model", experts=3), "{file} cannot be read: model.experts is not a key of the"),
@@ -452,11 +452,11 @@ FILES: dict[tuple[str, str], list[tuple]] = {
     ("run/vocabulary.model", "RESUME"): [
         (without_sums(HALF), "{file} is not a SentencePiece model"),
         (HALF, "{file} was changed", "Put the run's own file back"),
-        (gone, "{tmp}/run has checkpoints and no file vocabulary.model: put that run's file"),
+        (gone, "{tmp}/run has checkpoints and no vocabulary.model: put that run's file"),
     ],
     ("run/vocabulary.model", "translate RUN"): [
-        (gone, "{tmp}/run has checkpoints and no file vocabulary.model: put that run's file"),
-        (folder, "{tmp}/run has checkpoints and no file vocabulary.model"),
+        (gone, "{tmp}/run has checkpoints and no vocabulary.model: put that run's file"),
+        (folder, "{tmp}/run has checkpoints and no vocabulary.model"),
         (pipe, "{file} is a pipe or a device"),
     ],
     ("run/corpus.sha256", "RESUME"): [

@@ -50,9 +50,7 @@ def write_csv(path: Path, head: Iterable[str], rows: Iterable[Iterable[object]])
 
 def in_the_way(folder: Path) -> str:
     """Why a folder, which may not exist yet, cannot be written: "PATH is a file"; "" if it can."""
-    there = next(
-        path for path in (folder, *folder.absolute().parents) if path.exists() or path.is_symlink()
-    )
+    there = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
     if leads_nowhere(there):
         return f"{there} is a link that leads nowhere"
     if not there.is_dir():

@@ -13,6 +13,7 @@ from transformer_jax.config.files import split_overrides
 from transformer_jax.config.keys import Key
 from transformer_jax.config.schema import KEYS, Config, value_at
 from transformer_jax.errors import ConfigError
+from transformer_jax.model.attention.monotonic import MONOTONIC
 
 GOOD = {"data.source": "grammar"}  # the smallest change that makes the defaults valid
 FILES = {"data.source": "files", "data.path": "x"}
@@ -210,6 +211,13 @@ def test_check_names_key_value_and_fix(case):
     settings, *words = case
     with refused(ConfigError, *words):
         check(config_of(settings), KEYS)
+
+
+@pytest.mark.parametrize("name", ["model.wait_k", "model.sources"])
+def test_what_reads_the_source_in_order_excludes_every_monotonic_normalizer(name):
+    """The config names them, since it does not import the model."""
+    every = {f"model.cross_normalizer={kind}" for kind in MONOTONIC}
+    assert every == {setting for setting in KEYS[name].excludes if "=" in setting}
 
 
 EXCLUDING = [(name, other) for name, key in KEYS.items() for other in key.excludes]

@@ -100,5 +100,5 @@ _attention_maps = jax.jit(attention_maps, static_argnums=0)
 
 
 def padded_length(longest: int, model: EncoderDecoder) -> int:
-    """The length of rows for sentences of up to so many subwords: few, so that few are compiled."""
+    """Row length for sentences of up to `longest` subwords; few lengths, so few compilations."""
     return row_length(-(-longest // LENGTHS) * LENGTHS, longest, model.longest())

@@ -28,7 +28,7 @@ SIDES = {"encoder": "source", "decoder": "target"}
 # Heads by the name of the specification, for files that do not give their number.
 HEADS = {"TransformerSpec": 8, "TransformerBase": 8, "TransformerBig": 16}
 ACTIVATIONS = {"relu": 0, "swish": 2, "gelu": 3}  # the engine's numbers
-# The parts of one layer: linear maps, each of which is one or several of ours, and norms.
+# The engine's parts of a layer, and ours; a linear map there joins one, two or three of ours.
 PARTS = {
     "self_attention/linear_0": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "self_attention/linear_1": ("self_attn.out_proj",),

@@ -178,13 +178,16 @@ class RunFolder:
                 raise RunError(
                     f"{path} is a link that leads nowhere. Mount its disk, or remove it."
                 )
-        if any(self.checkpoints.glob("[0-9]*")):
-            for path in (self.config_file, self.vocabulary_file):
-                if not path.is_file():
-                    raise RunError(
-                        f"{self.path} has checkpoints and no file {path.name}: put that run's file "
-                        "back, or choose another --workdir."
-                    )
+        self._check_not_lost(self.config_file, self.vocabulary_file)
+
+    def _check_not_lost(self, *files: Path) -> None:
+        """Raises RunError if a run that has checkpoints lacks one of these files."""
+        lost = [path.name for path in files if not path.is_file()]
+        if lost and any(self.checkpoints.glob("[0-9]*")):
+            raise RunError(
+                f"{self.path} has checkpoints and no {lost[0]}: put that run's file back, or "
+                "choose another --workdir."
+            )
 
     def check_corpus(self, *fingerprints: str) -> None:
         """Raises RunError if the run has other text than that with these fingerprints.
@@ -197,11 +200,7 @@ class RunFolder:
             known = self.corpus_file.read_text() if self.corpus_file.exists() else None
         except (OSError, UnicodeDecodeError) as error:
             raise RunError(f"{self.corpus_file} cannot be read: {error}") from None
-        if known is None and self.checkpoints.is_dir() and any(self.checkpoints.glob("[0-9]*")):
-            raise RunError(
-                f"{self.path} has checkpoints and no {self.corpus_file.name}: put that run's file "
-                "back, or choose another --workdir."
-            )
+        self._check_not_lost(self.corpus_file)
         if known is not None and not known.strip():
             raise RunError(f"{self.corpus_file} is empty: put that run's file back.")
         recorded = fingerprints if known is None else tuple(known.split())
