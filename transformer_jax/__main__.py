@@ -29,6 +29,7 @@ from transformer_jax.use.environment import (
     ended_by_interrupts,
     open_missing_streams,
 )
+from transformer_jax.use.supervised import supervise
 
 if TYPE_CHECKING:
     from transformer_jax.config.schema import Config
@@ -59,8 +60,8 @@ COVERAGE_PENALTY = Flag(
 # Commands that may run as several processes have these flags too.
 PROCESSES = (
     Flag("coordinator", str, "HOST:PORT", "of several processes: where process 0 listens"),
-    Flag("num_processes", int, "N", "how many there are"),
-    Flag("process_id", int, "I", "which this one is, from 0; SLURM, TPU pods: all three known"),
+    Flag("num_processes", int, "N", "how many there are; train alone with it starts them here"),
+    Flag("process_id", int, "I", "which this one is, from 0; docs/many_machines.md"),
 )
 
 EVERY_KEY = ("",)
@@ -81,6 +82,7 @@ COMMANDS = {
             Flag("print_config", bool, "", "print the config as JSON and stop", default=False),
             Flag("init_from", str, "FOLDER", "start a new run from this run's weights"),
             *PROCESSES,
+            Flag("restarts", int, "N", "start again until N deaths without a new checkpoint"),
         ),
         keys=EVERY_KEY,
     ),
@@ -285,6 +287,10 @@ def prepare_call(
         return lambda: print(to_json(values["config"]), end="")
     if PROCESSES[0] in command.flags:
         coordinator, number, this = (values.pop(flag.name) for flag in PROCESSES)
+        here = number if coordinator is this is None else None  # so many are started here
+        restarts = values.pop("restarts", 0)
+        if restarts or (restarts is None and here is not None):
+            return functools.partial(supervise, arguments, values["workdir"], here, restarts or 1)
         processes.join(coordinator, number, this, agree_on_stops=name == "train")
     if command.uses_devices:
         check_devices()

@@ -1,10 +1,12 @@
-"""Errors that a user can fix; a command reports them in one line and exits with status 2."""
+"""Errors that a user can fix; a command reports them in one line, and exits with their status."""
 
 import re
 
 
 class UserError(Exception):
     """A user's mistake: the message says in one line what is wrong, where, and how to fix it."""
+
+    status = 2
 
     def __str__(self) -> str:
         """The message, in which control characters are seen: a script may end a name with a CR."""
@@ -14,6 +16,12 @@ class UserError(Exception):
 
 class ConfigError(UserError):
     """An invalid key or value of the config."""
+
+
+class MissingProcess(UserError):
+    """Other processes of this run did not come. The same command may succeed later."""
+
+    status = 75  # EX_TEMPFAIL of sysexits.h
 
 
 class DataError(UserError):

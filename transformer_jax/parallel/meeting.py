@@ -12,12 +12,12 @@ import sys
 import time
 from collections.abc import Iterable
 
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import ConfigError, MissingProcess, UserError
 
 PATIENCE = 10.0  # seconds, after which a process says for whom it waits
 GRACE = 5.0  # seconds that the others wait longer, so that process 0 tells them who is missing
 PAUSE = 0.2  # seconds between two attempts, and between two looks at the clock
-HELLO, GO = "transformer-jax process", "go"
+HELLO, GO, LATE = "transformer-jax process", "go", "did not start within"
 
 
 def meet(coordinator: str, num_processes: int, process_id: int, seconds: float) -> None:
@@ -30,7 +30,8 @@ def meet(coordinator: str, num_processes: int, process_id: int, seconds: float) 
       seconds: how long to wait.
 
     Raises:
-      ConfigError: a process is missing, two have one number, or the address cannot be used.
+      MissingProcess: a process did not come in time.
+      ConfigError: two processes have one number, or the address cannot be used.
     """
     if num_processes == 1:
         return
@@ -84,7 +85,7 @@ def _receive(coordinator: str, port: int, num_processes: int, seconds: float) ->
         while missing := [i for i in range(1, num_processes) if i not in found]:
             names = f"process{'es' if len(missing) > 1 else ''} {', '.join(map(str, missing[:9]))}"
             if clock.is_over(names):
-                _end(found.values(), f"{names} did not start within {seconds:.0f} s.")
+                _end(found.values(), f"{names} {LATE} {seconds:.0f} s.")
             try:
                 connection, _ = server.accept()
             except TimeoutError:
@@ -115,11 +116,16 @@ def _number(connection: socket.socket) -> int | None:
 
 
 def _end(connections: Iterable[socket.socket], reason: str) -> None:
-    """Tells the others why the run does not start. Raises ConfigError."""
+    """Tells the others why the run does not start, and raises the error."""
     for connection in connections:
         with contextlib.suppress(OSError):
             connection.sendall(f"{reason}\n".encode())
-    raise ConfigError(f"the processes of this run cannot start together: {reason}")
+    raise _together(reason)
+
+
+def _together(reason: str) -> UserError:
+    kind = MissingProcess if LATE in reason else ConfigError
+    return kind(f"the processes of this run cannot start together: {reason}")
 
 
 def _report(coordinator: str, host: str, port: int, process_id: int, seconds: float) -> None:
@@ -127,7 +133,7 @@ def _report(coordinator: str, host: str, port: int, process_id: int, seconds: fl
     clock = _Clock(seconds)
     while True:
         if clock.is_over(f"process 0 at {coordinator}"):
-            raise ConfigError(
+            raise MissingProcess(
                 f"--coordinator={coordinator}: process 0 did not answer within {seconds:.0f} s. "
                 "Start it, with this address, on the machine that it names."
             )
@@ -140,7 +146,7 @@ def _report(coordinator: str, host: str, port: int, process_id: int, seconds: fl
         if answer == GO:
             return
         if answer:
-            raise ConfigError(f"the processes of this run cannot start together: {answer}")
+            raise _together(answer)
         time.sleep(PAUSE)
 
 

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from transformer_jax.errors import ConfigError, UserError
+from transformer_jax.parallel.clusters import FLAGS, told
 from transformer_jax.parallel.meeting import meet
 
 HEARTBEAT_SECONDS = 20  # a process that is silent for so long counts as lost; JAX's default is 100
@@ -28,14 +29,6 @@ JOINING_SECONDS = 300  # wait for the others at the start
 AGAIN = "Start all processes again: the run continues from its last checkpoint."
 
 T = TypeVar("T")
-
-# Variables that schedulers set to the number of a job's processes, or to their names.
-CLUSTERS = (
-    "SLURM_STEP_NUM_TASKS",  # set by `srun`; SLURM_NTASKS is set in a batch script's own shell too
-    "OMPI_COMM_WORLD_SIZE",
-    "TPU_WORKER_HOSTNAMES",
-    "MEGASCALE_NUM_SLICES",
-)
 
 
 def join(
@@ -49,8 +42,8 @@ def join(
     For a single process it does nothing.
 
     Args:
-      coordinator: HOST:PORT on which process 0 listens. None: JAX reads it from the variables of
-        SLURM, Open MPI or a TPU pod; without these, this is a single process.
+      coordinator: HOST:PORT on which process 0 listens. None: a launcher's variables say it
+        (clusters.py); without these, this is a single process.
       num_processes: how many there are.
       process_id: which this one is, from 0.
       agree_on_stops: JAX's service handles SIGTERM, and training/stopping.py asks the service.
@@ -58,22 +51,22 @@ def join(
     Raises:
       ConfigError: some of the three are missing or invalid, or the other processes do not answer.
     """
-    given = (coordinator, num_processes, process_id)
-    if all(value is None for value in given):
-        if not any(_several(os.environ.get(name, "")) for name in CLUSTERS):
-            return
-    elif coordinator is None or num_processes is None or process_id is None:
-        raise ConfigError(
-            "--coordinator, --num_processes and --process_id belong together: where "
-            "process 0 listens, how many processes there are, and which this one is."
-        )
-    elif not 0 <= process_id < num_processes or not _is_address(coordinator):
-        raise ConfigError(
-            f"--coordinator={coordinator} --num_processes={num_processes} "
-            f"--process_id={process_id}: the address is HOST:PORT with a port of 1 to 65535, "
-            "process ids are 0 to --num_processes - 1."
-        )
-    else:
+    has_flags = (coordinator, num_processes, process_id) != (None, None, None)
+    try:
+        launched = told(os.environ)
+    except ConfigError:
+        if not has_flags:
+            raise
+        launched = None
+    if has_flags:
+        _check_flags(coordinator, num_processes, process_id)
+    elif launched is None:
+        return
+    elif launched.address:
+        coordinator = launched.address
+        num_processes, process_id = launched.processes, launched.process
+    if coordinator and num_processes and process_id is not None:
+        _check_address(coordinator)
         meet(coordinator, num_processes, process_id, JOINING_SECONDS)
     import jax
 
@@ -83,6 +76,8 @@ def join(
             coordinator,
             num_processes,
             process_id,
+            launched and launched.devices,
+            "deactivate" if coordinator else launched and launched.method,
             initialization_timeout=JOINING_SECONDS,
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
             shutdown_timeout_seconds=ENDING_SECONDS,
@@ -94,14 +89,29 @@ def join(
         ) from error
 
 
-def _is_address(text: str) -> bool:
-    host, _, port = text.rpartition(":")
-    return bool(host) and "/" not in host and port.isdecimal() and 0 < int(port[:9]) < 1 << 16
+def _check_flags(
+    coordinator: str | None, num_processes: int | None, process_id: int | None
+) -> None:
+    if coordinator is None or num_processes is None or process_id is None:
+        raise ConfigError(
+            f"{FLAGS} belong together: where process 0 listens, how many processes there are, and "
+            "which this one is."
+        )
+    if not 0 <= process_id < num_processes:
+        raise ConfigError(
+            f"--num_processes={num_processes} --process_id={process_id}: process ids are 0 to "
+            "--num_processes - 1."
+        )
 
 
-def _several(value: str) -> bool:
-    """Whether a scheduler's variable means more than one process."""
-    return int(value) > 1 if value.isdecimal() else "," in value
+def _check_address(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    is_port = port.isdecimal() and 0 < int(port[:9]) < 1 << 16
+    if not host or "/" in host or not is_port:
+        raise ConfigError(
+            f"process 0 cannot listen at {address}: the address is HOST:PORT with a port of 1 to "
+            "65535."
+        )
 
 
 def count() -> int:

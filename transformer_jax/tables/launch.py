@@ -1,45 +1,37 @@
 """Runs jobs on this machine, whose devices they share, or through SLURM."""
 
-import itertools
 import logging
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from queue import SimpleQueue
-from typing import NamedTuple
+from types import FrameType
+from typing import Any
 
 import yaml
 
 from transformer_jax.errors import ConfigError
+from transformer_jax.parallel.devices import Share, shares
 from transformer_jax.tables.experiment import Job
 
 log = logging.getLogger(__name__)
 POLL_SECONDS = 0.5
-GPU_MEMORY = 0.9  # share of a GPU that several runs use; CUDA itself needs the rest
 LOG = "log.txt"  # ending of a job's log, which is beside its run's folder
-# Parameters of submitit, with or without "slurm_"; more than 1 would start a run several times.
-TASKS = ("nodes", "tasks_per_node", "ntasks_per_node")
 # Parameters that submitit takes as lists; --slurm gives one item of each.
 LISTS = ("slurm_setup", "slurm_teardown", "slurm_srun_args")
 LONGEST_REASON = 300  # characters of the reason of a failure
 LAST_LINES = 20  # lines of a log in which a command's own reason is looked for
 PACKAGE = "transformer_jax"
+SHARED = ("train", "evaluate")  # commands of a job that all processes of its run call
+ENDED_BY_SLURM = 3_600  # seconds until SLURM has ended a job that it asked to stop
 Commands = Callable[[Job], list[list[str]]]  # a job's commands, each the arguments of `python -m`
-
-
-class Share(NamedTuple):
-    """The devices of one process: GPUs by number, or CPU cores."""
-
-    environment: Mapping[str, str]
-    cores: frozenset[int]
 
 
 def commands_of(job: Job) -> list[list[str]]:
@@ -52,46 +44,10 @@ def command_lines(job: Job) -> list[str]:
     return [shlex.join(["python", "-m", *command]) for command in commands_of(job)]
 
 
-def log_file(job: Job) -> Path:
-    """The log of the job's commands."""
-    return job.folder.with_name(f"{job.folder.name}.{LOG}")
-
-
-def shares(count: int) -> list[Share]:
-    """This machine's devices, divided among `count` processes.
-
-    With more processes than GPUs, several share a GPU and divide its memory.
-
-    Raises:
-      ConfigError: there are fewer devices than processes; of GPUs and cores, the larger number
-        counts.
-    """
-    cores = sorted(os.sched_getaffinity(0))
-    gpus = _gpus()
-    most = max(len(gpus), len(cores))
-    if not 1 <= count <= most:
-        kind = "GPUs" if len(gpus) == most else "CPU cores"
-        raise ConfigError(f"--jobs={count} is not in 1..{most}: this machine's {kind}.")
-    if not gpus:
-        return [Share({}, frozenset(cores[n::count])) for n in range(count)]
-    each = -(-count // len(gpus))  # processes of a GPU
-    memory = {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{GPU_MEMORY / each:.3f}"} if each > 1 else {}
-    parts = [",".join(gpus[n % len(gpus) :: count]) for n in range(count)]
-    return [Share({"CUDA_VISIBLE_DEVICES": part, **memory}, frozenset(cores)) for part in parts]
-
-
-def _gpus() -> list[str]:
-    if os.environ.get("JAX_PLATFORMS") == "cpu":
-        return []
-    if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
-        # As CUDA reads it: the first number below 0 ends the list.
-        names = (name.strip() for name in visible.split(","))
-        return list(itertools.takewhile(lambda name: name and not name.startswith("-"), names))
-    if not shutil.which("nvidia-smi"):
-        return []
-    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout
-    gpus = [line for line in listed.splitlines() if line.startswith("GPU")]  # not their MIG parts
-    return [str(n) for n in range(len(gpus))]
+def log_file(job: Job, process: int = 0) -> Path:
+    """The log of the job's commands, as one of the run's processes calls them."""
+    number = f"process-{process}." if process else ""
+    return job.folder.with_name(f"{job.folder.name}.{number}{LOG}")
 
 
 def run_commands(
@@ -99,6 +55,7 @@ def run_commands(
     share: Share | None = None,
     stop: threading.Event | None = None,
     commands: Commands = commands_of,
+    process: int = 0,
 ) -> str:
     """Runs a job's commands; returns "" on success, or the reason of the failure in one line.
 
@@ -107,12 +64,14 @@ def run_commands(
       share: the devices to use; None: all that this process sees.
       stop: when it is set, the current command is interrupted and leaves a checkpoint.
       commands: makes the commands of the job, each as the arguments of `python -m`.
+      process: which process of the run this is; all but the first call only those of SHARED.
     """
     job.folder.parent.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, **(share.environment if share else {})}
-    with open(log_file(job), "ab") as output:
-        for command in commands(job):
-            process = subprocess.Popen(
+    mine = [one for one in commands(job) if not process or one[1] in SHARED]
+    with open(log_file(job, process), "ab") as output:
+        for command in mine:
+            running = subprocess.Popen(
                 [sys.executable, "-m", *command],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -121,21 +80,21 @@ def run_commands(
                 start_new_session=True,  # Ctrl-C reaches it only through `stop`
             )
             if share:
-                os.sched_setaffinity(process.pid, share.cores)
-            while process.poll() is None:
+                os.sched_setaffinity(running.pid, share.cores)
+            while running.poll() is None:
                 if stop and stop.is_set():
-                    process.send_signal(signal.SIGINT)
-                    process.wait()
+                    running.send_signal(signal.SIGINT)
+                    running.wait()
                     return "interrupted"
                 time.sleep(POLL_SECONDS)
-            if process.returncode:
+            if running.returncode:
                 name = command[1] if command[0] == PACKAGE else command[0]
-                return f"`{name}` ended with {process.returncode}: {_last_words(job)}"
+                return f"`{name}` ended with {running.returncode}: {_last_words(job, process)}"
     return ""
 
 
-def _last_words(job: Job) -> str:
-    return last_line(log_file(job).read_text(encoding="utf-8", errors="replace"))
+def _last_words(job: Job, process: int) -> str:
+    return last_line(log_file(job, process).read_text(encoding="utf-8", errors="replace"))
 
 
 def last_line(text: str) -> str:
@@ -194,6 +153,46 @@ def run_here(
             raise
 
 
+class Submitted:
+    """What submitit calls on a node, once for each process of a run.
+
+    Before SLURM ends a job, at the end of its time or for a more urgent one, it sends a signal: the
+    run writes a checkpoint. If it is submitit's signal, submitit then puts the job back into the
+    queue, where it continues.
+    """
+
+    def __call__(self, job: Job) -> str:
+        """Runs the job's commands; returns the reason of a failure."""
+        import submitit
+
+        preempt = signal.Signals[f"SIG{os.environ.get('SUBMITIT_PREEMPT_SIGNAL', 'USR2')}"]
+        stop = threading.Event()
+        received = list[int]()
+
+        def note(number: int, frame: FrameType | None) -> None:
+            received.append(number)
+            stop.set()
+
+        before = {number: signal.signal(number, note) for number in (preempt, signal.SIGTERM)}
+        try:
+            process = submitit.JobEnvironment().global_rank
+            reason = run_commands(job, stop=stop, process=process)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        if received:
+            if preempt in received:
+                os.kill(os.getpid(), preempt)  # submitit's own handler calls `checkpoint`
+            time.sleep(ENDED_BY_SLURM)
+        return reason
+
+    def checkpoint(self, job: Job) -> Any:
+        """What submitit calls in the next turn of a job: the same."""
+        import submitit
+
+        return submitit.helpers.DelayedSubmission(self, job)
+
+
 def run_with_submitit(
     jobs: Sequence[Job],
     done: Callable[[Job, str], None],
@@ -207,7 +206,8 @@ def run_with_submitit(
       jobs: the jobs; the nodes must be able to reach their folders.
       done: called when each job ends, as in `run_here`.
       folder: the folder of submitit's own files; the script that sbatch gets is there too.
-      parameters: K=V,K=V of submitit's executor, such as "gpus_per_node=1"; values as in YAML.
+      parameters: K=V,K=V of submitit's executor, such as "nodes=2,gpus_per_node=4"; values as in
+        YAML. The processes of a job, one a node or tasks_per_node, are one run.
       cluster: "slurm", or submitit's "local" for a trial.
 
     Raises:
@@ -216,12 +216,6 @@ def run_with_submitit(
     pairs = [one.partition("=") for one in (parameters or "").split(",") if one]
     if any(not equals for _, equals, _ in pairs):
         raise ConfigError(f"--slurm={parameters}: expected K=V,K=V.")
-    for name, _, text in pairs:
-        if name.removeprefix("slurm_") in TASKS and text != "1":
-            raise ConfigError(
-                f"--slurm={name}={text}: a run is one process, which uses all GPUs of its node. "
-                f"Leave out {name}, and ask for gpus_per_node."
-            )
     try:
         import submitit
     except ImportError:
@@ -234,12 +228,12 @@ def run_with_submitit(
     except (RuntimeError, NameError, ValueError, AssertionError, yaml.YAMLError) as error:
         why = " ".join(str(error).split())
         raise ConfigError(f"--launcher=slurm --slurm={parameters or ''}: {why}") from None
-    submitted = {executor.submit(run_commands, job): job for job in jobs}
+    submitted = {executor.submit(Submitted(), job): job for job in jobs}
     for handle, job in submitted.items():
         log.info("%s: job %s", job.label, handle.job_id)
     while submitted:
         for handle in [handle for handle in submitted if handle.done()]:
             failure = handle.exception()
-            reason = last_line(str(failure)) if failure else handle.result()
-            done(submitted.pop(handle), reason)
+            reasons = [last_line(str(failure))] if failure else handle.results()
+            done(submitted.pop(handle), next(filter(None, reasons), ""))
         time.sleep(POLL_SECONDS)

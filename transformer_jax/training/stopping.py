@@ -7,13 +7,15 @@ from types import FrameType
 
 from transformer_jax.parallel import processes
 
-ASKING = (signal.SIGTERM, signal.SIGINT)
+# SLURM announces the end of a job's time with the signal that --signal names, often SIGUSR1.
+ANNOUNCED = (signal.SIGUSR1, signal.SIGUSR2)
+ASKING = (signal.SIGTERM, signal.SIGINT, *ANNOUNCED)
 
 
 class StopRequest:
-    """A context in which SIGTERM or SIGINT asks to stop; a second signal has its usual effect.
+    """A context in which a signal of ASKING asks to stop; a second one has its usual effect.
 
-    Any one of several processes may receive SIGTERM; JAX's service then chooses a step at which all
+    Any one of several processes may receive it; JAX's service then chooses a step at which all
     stop. Only the main thread can set handlers, so in other threads signals are not handled.
     """
 
@@ -22,7 +24,8 @@ class StopRequest:
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> "StopRequest":
-        asking = ASKING if processes.count() == 1 else (signal.SIGINT,)
+        # Of several processes, JAX's service handles SIGTERM; `_note` turns the others into it.
+        asking = ASKING if processes.count() == 1 else (signal.SIGINT, *ANNOUNCED)
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._note) for number in asking}
         return self

@@ -69,6 +69,8 @@ class Flag(NamedTuple):
 def exit_status(action: Callable[[], object]) -> int:
     """Calls `action` and returns the exit status: 0, or 2 with one line on a user's mistake.
 
+    The status is 75 where only other processes of the run are missing.
+
     A full disk, a path that cannot be used and a full device memory also give one line and 2. After
     an interrupt, or if the reader of standard output is gone, it returns the shell's status without
     a message. Other errors are raised.
@@ -79,7 +81,7 @@ def exit_status(action: Callable[[], object]) -> int:
         sys.stdout.flush()
     except (UserError, flags.Error) as error:
         print("transformer-jax: " + _one_line(str(error)), file=sys.stderr)
-        return 2
+        return error.status if isinstance(error, UserError) else 2
     except Interrupted as stopped:
         print(f"transformer-jax: {stopped}", file=sys.stderr)
         return stopped.status

@@ -1,0 +1,172 @@
+"""Processes of `train` on this machine that are started again when one of them dies."""
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from transformer_jax.errors import ConfigError
+from transformer_jax.parallel.devices import own_part, visible_gpus
+
+POLL_SECONDS = 0.2
+PATIENCE = 60.0  # seconds, after which processes that should end with another one are killed
+LONGEST_PAUSE = 60.0  # seconds before a start; the first pause is 1 s, and each is twice the last
+LASTING = (0, 2)  # statuses after which another start would end in the same way
+SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
+
+
+def supervise(arguments: Sequence[str], workdir: str, processes: int | None, restarts: int) -> None:
+    """Runs `train` until it ends, and exits with its status.
+
+    If a process dies, for example of SIGKILL or because another machine is lost, all processes are
+    started again and continue from the last checkpoint. SIGTERM, SIGINT and the signals of a
+    scheduler are passed on, and end the run as they end `train`.
+
+    Args:
+      arguments: the arguments of `train`.
+      workdir: the run's folder.
+      processes: how many to start here, which divide the GPUs equally; None: one, which the
+        arguments or a launcher may make one of several.
+      restarts: so many deaths in a row without a new checkpoint end the run.
+
+    Raises:
+      ConfigError: the GPUs cannot be divided, or a number is below 1.
+      SystemExit: the run ended with another status than 0.
+    """
+    for name, value in (("num_processes", processes), ("restarts", restarts)):
+        if value is not None and value < 1:
+            raise ConfigError(f"--{name}={value}: expected at least 1.")
+    checkpoints = Path(workdir) / "checkpoints"
+    group = _Group([*arguments, "--restarts=0"], processes)
+    deaths = 0
+    while True:
+        before = _newest(checkpoints)
+        status = group.run()
+        if group.asked or status in LASTING:
+            break
+        step = _newest(checkpoints)
+        deaths = 1 if step > before else deaths + 1
+        said = f"transformer-jax: {group.death} at a checkpoint of step {step}"
+        if deaths >= restarts:
+            _say(f"{said}; this was death {deaths} without a newer one, and the run ends.")
+            break
+        _say(f"{said}; starting again (death {deaths} of {restarts} without a newer one).")
+        group.wait(min(LONGEST_PAUSE, 2.0 ** (deaths - 1)))
+        if group.asked:
+            break
+    if status:
+        sys.exit(status if status > 0 else 128 - status)
+
+
+def _say(line: str) -> None:
+    with contextlib.suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
+
+
+def _newest(checkpoints: Path) -> int:
+    """The step of the newest checkpoint; 0: there is none."""
+    if not checkpoints.is_dir():
+        return 0
+    names = (path.name for path in checkpoints.iterdir())
+    return max((int(name) for name in names if name.isdecimal()), default=0)
+
+
+class _Group:
+    """The processes of one run on this machine."""
+
+    def __init__(self, arguments: Sequence[str], processes: int | None) -> None:
+        """Passes signals on from now on."""
+        self.arguments, self.is_together = arguments, processes is not None
+        self.size = size = processes or 1
+        self.asked = 0  # the signal that asked to stop; 0: none
+        self.death = ""  # which process died, and of what
+        self._running: list[subprocess.Popen[bytes]] = []
+        self._parts = [_visible(n, size) if size > 1 else {} for n in range(size)]
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(number, self._pass_on)
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        self.asked = number
+        for process in self._running:
+            process.send_signal(number)
+
+    def run(self) -> int:
+        """Starts all processes and waits for all; returns the status of the first that failed."""
+        address = f"localhost:{_free_port()}"
+        self._running = []
+        for number in range(self.size):
+            flags = [f"--coordinator={address}", f"--num_processes={self.size}"]
+            flags = [*flags, f"--process_id={number}"] if self.is_together else []
+            self._running.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", "transformer_jax", "train", *self.arguments, *flags],
+                    env={**os.environ, **self._parts[number]},
+                    start_new_session=True,  # Ctrl-C reaches it only through this process
+                    preexec_fn=_end_with_parent,
+                )
+            )
+        if self.asked:  # the signal came while they were started
+            self._pass_on(self.asked, None)
+        while True:
+            statuses = [process.poll() for process in self._running]
+            failed = [number for number, status in enumerate(statuses) if status]
+            if failed or None not in statuses:
+                break
+            time.sleep(POLL_SECONDS)
+        if not failed:
+            return 0
+        # One that was killed is the cause; those that miss it abort.
+        number = min(failed, key=lambda n: (statuses[n] == -signal.SIGABRT, n))
+        status = statuses[number] or 0
+        of = f"process {number} of {self.size}" if self.size > 1 else "the process"
+        name = signal.Signals(-status).name if status < 0 else f"status {status}"
+        self.death = f"{of} ended with {name}"
+        self._end_all(at_once=status not in LASTING and not self.asked)
+        return status
+
+    def _end_all(self, at_once: bool) -> None:
+        """Ends the others: they cannot continue without the one that died."""
+        if at_once:
+            for process in self._running:
+                process.kill()
+        deadline = time.monotonic() + PATIENCE
+        for process in self._running:
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def wait(self, seconds: float) -> None:
+        """Waits, or until a signal comes."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and not self.asked:
+            time.sleep(POLL_SECONDS)
+
+
+def _visible(process: int, processes: int) -> dict[str, str]:
+    """The environment in which a process sees its part of the GPUs."""
+    gpus = visible_gpus()
+    if not gpus:
+        return {}
+    part = (gpus[n] for n in own_part(process, processes))
+    return {"CUDA_VISIBLE_DEVICES": ",".join(part)}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+def _end_with_parent() -> None:
+    """In a new process: it gets SIGTERM if this one is killed. Linux only."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(SET_DEATH_SIGNAL, signal.SIGTERM)
