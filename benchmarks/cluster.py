@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import random
+import shlex
 import shutil
 import signal
 import socket
@@ -132,12 +133,16 @@ class Cases:
     def __init__(self, folder: Path, kills: int, draw: random.Random) -> None:
         self.folder, self.kills, self.draw = folder, kills, draw
 
-    def start(self, launcher: list[str], name: str, *flags: str) -> subprocess.Popen:
-        """Starts the run of that name; its output is appended to a log."""
+    def command(self, name: str, *flags: str) -> list[str]:
+        """The run of that name."""
         keys = [f"--config.{key}={value}" for key, value in RUN.items()]
         command = [sys.executable, "-m", "transformer_jax", "train", "--config=configs/demo.py"]
-        whole = [*launcher, *command, f"--workdir={self.folder / name}", *keys, *flags]
+        return [*command, f"--workdir={self.folder / name}", *keys, *flags]
+
+    def start(self, launcher: list[str], name: str, *flags: str) -> subprocess.Popen:
+        """Starts the run of that name; its output is appended to a log."""
         with (self.folder / f"{name}.log").open("ab") as log:
+            whole = [*launcher, *self.command(name, *flags)]
             return subprocess.Popen(whole, cwd=ROOT, stdout=log, stderr=log)
 
     def train(self, launcher: list[str], name: str, *flags: str) -> list[dict[str, Any]]:
@@ -189,6 +194,21 @@ class Cases:
     def mpirun_killed(self) -> dict[str, Any]:
         """The same, with a kill."""
         return self.killed([*MPIRUN, "-n", "2"], "mpirun_killed")
+
+    def batch(self) -> dict[str, Any]:
+        """The script of docs/many_machines.md: its time ends, and it requeues itself."""
+        log, script = self.folder / "batch.log", self.folder / "batch.sh"
+        train = shlex.join(self.command("batch"))
+        script.write_text(BATCH.format(log=log, train=train))
+        done = subprocess.run(["sbatch", "--parsable", script], cwd=ROOT, capture_output=True)
+        assert done.returncode == 0, done.stderr
+        steps = RUN["train.steps"]
+        wait_for(lambda: step_of(self.folder / "batch") >= steps, f"step {steps}", 1_800)
+        wait_for(lambda: not _printed("squeue", "-h"), "the end of the job")
+        continued = log.read_text().count("continuing from step")
+        found = self.compared("batch") | {"continued": continued}
+        found["good"] &= found["equals_two"] and continued >= 1
+        return found
 
     def sweep(self, name: str, slurm: str) -> subprocess.Popen:
         """Starts a table of two rows, each two processes, through submitit and sbatch."""
@@ -255,7 +275,13 @@ class Cases:
 
 
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
-CASES = "srun srun_killed mpirun mpirun_killed submitit requeue walltime restarts".split()
+CASES = "srun srun_killed mpirun mpirun_killed batch submitit requeue walltime restarts".split()
+BATCH = """#!/bin/bash
+#SBATCH --nodes=2 --ntasks-per-node=1 --time=1
+#SBATCH --requeue --signal=USR1@25 --open-mode=append --output={log}
+srun {train}
+case $? in 138 | 143) scontrol requeue $SLURM_JOB_ID ;; esac
+"""
 
 
 def _training(workdir: Path) -> list[int]:

@@ -43,18 +43,18 @@ def main() -> None:
     start = time.monotonic()
     train(load_config(str(CONFIG), values["overrides"]), workdir)
     minutes = (time.monotonic() - start) / 60
-    average(workdir, values["last"])
+    averaged = average(workdir, values["last"]).name
     rows = []
-    for checkpoint in ("latest", "average"):
+    for checkpoint, name in {"latest": "latest", "average": averaged}.items():
         for beam_size in (1, 4):
             start = time.monotonic()
-            found = evaluate(workdir, checkpoint=checkpoint, beam_size=beam_size)
+            found = evaluate(workdir, checkpoint=name, beam_size=beam_size)
             seconds = time.monotonic() - start
-            for name, one in (found.parts or {"test": found}).items():
+            for test, one in (found.parts or {"test": found}).items():
                 scores = one.scores
                 numbers = (scores.bleu, scores.paper_bleu, scores.lowercased_bleu, scores.chrf)
                 cells = ["" if number is None else f"{number:.2f}" for number in numbers]
-                rows.append([name, checkpoint, str(beam_size), *cells, f"{seconds:.0f}"])
+                rows.append([test, checkpoint, str(beam_size), *cells, f"{seconds:.0f}"])
     print(f"\ntrained for {minutes:.1f} minutes (this call)\n")
     head = ["test set", "checkpoint", "beam", "BLEU", "paper BLEU", "lowercased BLEU", "chrF2"]
     print(markdown_table([*head, "seconds of all sets"], rows))

@@ -315,6 +315,9 @@ def test_a_model_without_such_attention_is_refused(monkeypatch):
     monkeypatch.setattr("transformer_jax.api.uses_of", lambda _: ())
     with pytest.raises(ConfigError, match="no layers of encoder-decoder attention"):
         run().align(SOURCES, SOURCES)
+    monkeypatch.setattr("transformer_jax.evaluation.attention.uses_of", lambda _: ())
+    with pytest.raises(ConfigError, match="no layers and heads of attention to show"):
+        run().attention(SOURCES[0])
 
 
 @pytest.mark.parametrize(

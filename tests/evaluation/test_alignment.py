@@ -159,6 +159,7 @@ def test_error_rates_worked_by_hand():
     # A target word without gold links: 1 - (1 + 1) / (2 + 1).
     assert error_rate([np.array([0, 0])], [((0, 0),)]) == pytest.approx(1 / 3)
     assert error_rate([np.array([-1, -1])], [()]) == 0  # no link is wrong
+    assert error_rate([np.array([0, 1])], [((0, 0), (0, 0), (1, 1))]) == 0  # a set of links
 
 
 def test_counts_of_every_layer_and_head_are_added_over_the_corpus_and_then_divided():

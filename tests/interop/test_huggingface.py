@@ -287,6 +287,14 @@ def test_a_setting_of_another_type_is_named(setting, folder):
         read(folder)
 
 
+@pytest.mark.parametrize("setting", [{"d_model": "32"}, {"encoder_layers": 2.5}, {"dropout": "x"}])
+def test_a_size_of_another_type_is_named(setting, folder):
+    change(folder / "config.json", **setting)
+    [(name, value)] = setting.items()
+    with pytest.raises(DataError, match=f"missing or wrong: {name}={value!r} is not a "):
+        read(folder)
+
+
 def test_weights_are_floating_point_numbers(folder):
     path = folder / "model.safetensors"
     content = path.read_bytes()

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import ConfigError, UserError
 from transformer_jax.parallel import meeting
 
 
@@ -21,8 +21,8 @@ def results(port: int, size: int, *numbers: int, seconds: float = 20) -> list[st
     def told(number: int) -> str:
         try:
             meeting.meet(f"localhost:{port}", size, number, seconds)
-        except ConfigError as error:
-            return str(error)
+        except UserError as error:
+            return f"status {error.status}: {error}"
         return ""
 
     with ThreadPoolExecutor(len(numbers)) as pool:
@@ -49,11 +49,12 @@ def test_a_process_that_is_missing_is_named_to_all(port, monkeypatch, capsys):
         patch.setattr(meeting.time, "monotonic", lambda: now[0])
         for told in results(port, 3, 0, 2, seconds=1):
             assert told.endswith("cannot start together: process 1 did not start within 1 s.")
+            assert told.startswith("status 75: ")  # it may come later
     assert "transformer-jax: waiting for process 1 (up to 1 s)" in capsys.readouterr().err
     monkeypatch.setattr(meeting, "PATIENCE", 0.1)
     monkeypatch.setattr(meeting, "GRACE", 0.5)
     (told,) = results(port, 3, 2, seconds=0.3)
-    assert "process 0 did not answer" in told
+    assert told.startswith("status 75: ") and "process 0 did not answer" in told
     assert f"waiting for process 0 at localhost:{port}" in capsys.readouterr().err
 
 
@@ -62,7 +63,7 @@ def test_a_process_that_is_missing_is_named_to_all(port, monkeypatch, capsys):
 )
 def test_numbers_that_cannot_be_are_told_to_all(numbers, reason, port):
     told = results(port, 3, *numbers)
-    assert all(reason in one for one in told)
+    assert all(reason in one and one.startswith("status 2: ") for one in told)
 
 
 def test_addresses_that_cannot_be_used_are_one_line(port):

@@ -27,36 +27,33 @@ def joined(monkeypatch):
     calls = []
     monkeypatch.setattr("jax.distributed.initialize", lambda *a, **k: calls.append(a))
     monkeypatch.setattr(processes, "meet", lambda *a: None)
-    for name in processes.CLUSTERS:
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "environ", {"JAX_PLATFORMS": "cpu"})
     return calls
 
 
-def test_a_process_alone_joins_nobody(joined, monkeypatch):
+def test_a_process_alone_joins_nobody(joined):
     processes.join(None, None, None)
-    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "1")
-    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "localhost")
+    os.environ |= {"SLURM_STEP_NUM_TASKS": "1", "TPU_WORKER_HOSTNAMES": "localhost"}
     processes.join(None, None, None)
     assert joined == []
     assert (processes.count(), processes.index(), processes.is_first()) == (1, 0, True)
 
 
-@pytest.mark.parametrize(
-    "variable",
-    [
-        "SLURM_STEP_NUM_TASKS=2",
-        "OMPI_COMM_WORLD_SIZE=16",
-        "TPU_WORKER_HOSTNAMES=t1k-w-0,t1k-w-1",
-        "MEGASCALE_NUM_SLICES=4",
-    ],
-)
-def test_what_a_scheduler_says_is_left_to_jax_and_flags_say_it_elsewhere(
-    variable, joined, monkeypatch
-):
-    monkeypatch.setenv(*variable.split("="))
+SLURM = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1"}
+
+
+def test_what_a_launcher_says_goes_to_jax_and_flags_say_it_elsewhere(joined):
+    os.environ |= SLURM
     processes.join(None, None, None)
     processes.join("node1:1234", 4, 3)
-    assert joined == [(None, None, None), ("node1:1234", 4, 3)]
+    os.environ |= {"JAX_NUM_PROCESSES": "4"}  # it contradicts SLURM, and flags go before both
+    processes.join("node1:1234", 4, 3)
+    del os.environ["SLURM_PROCID"]
+    os.environ |= {"JAX_PROCESS_ID": "2", "JAX_COORDINATOR_ADDRESS": "node2:1"}
+    processes.join(None, None, None)
+    found = None, None, None, None, None
+    by_flags = "node1:1234", 4, 3, None, "deactivate"
+    assert joined == [found, by_flags, by_flags, ("node2:1", 4, 2, None, "deactivate")]
 
 
 @pytest.mark.parametrize(

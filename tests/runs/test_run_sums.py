@@ -24,6 +24,7 @@ def run(tmp_path) -> RunFolder:
 
 
 GONE = object()
+SHORT = '{"files": {"vocabulary.model": "%s"}, "config": {}, "mutable": []}' % ("a" * 63)
 
 
 def change(run: RunFolder, name: str, value: object = GONE) -> None:
@@ -100,7 +101,7 @@ def test_a_kill_while_a_run_is_claimed_again_leaves_a_folder_that_loads(run):
     assert run.read_config() == longer
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"files": 3}', "[" * 100_000, None])
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"files": 3}', "[" * 100_000, None, SHORT])
 def test_damaged_sums_are_one_line(content, run):
     run.sums_file.unlink()
     if content is None:

@@ -104,10 +104,11 @@ def error_rate(found: Sequence[np.ndarray], gold: Sequence[Links]) -> np.ndarray
     counted: Any = 0
     for found_J, pair_links in zip(found, gold, strict=True):
         # From word J on no subword begins, so no link of these words is found.
-        inside = [(i, j) for i, j in pair_links if j < found_J.shape[-1]]
+        links = set(pair_links)
+        inside = [(i, j) for i, j in links if j < found_J.shape[-1]]
         src_G, tgt_G = np.array(inside, int).reshape(-1, 2).T
         right = right + (found_J[..., tgt_G] == src_G).sum(-1)
-        counted = counted + (found_J != NONE).sum(-1) + len(pair_links)
+        counted = counted + (found_J != NONE).sum(-1) + len(links)
     return np.where(np.equal(counted, 0), 0.0, 1 - 2 * right / np.maximum(counted, 1))[()]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 
 from transformer_jax.errors import ConfigError
-from transformer_jax.model.attention.maps import attention_maps
+from transformer_jax.model.attention.maps import attention_maps, uses_of
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.interfaces import Params
 from transformer_jax.text.batches import packed_sentences, row_length
@@ -69,7 +69,7 @@ def pair_attention(
     """Weights of every kind, layer and head while the model is given a translation.
 
     Args:
-      model: any model.
+      model: a model with layers of attention.
       params: its parameters.
       vocabulary: gives the subwords' names.
       src_ids: subwords of the source, EOS included, int32 `[src_len]`.
@@ -79,7 +79,16 @@ def pair_attention(
       By those names of KINDS that the model has: encoder `[layers, heads, src_len, src_len]`, cross
       `[layers, heads, tgt_len, src_len]` and decoder `[layers, heads, tgt_len, tgt_len]`, whose
       row n belongs to `tgt_ids[n]` and whose column n belongs to the subword before it (BOS at 0).
+
+    Raises:
+      ConfigError: the model has no such layers.
     """
+    if not uses_of(model):
+        encoder, decoder = model.config.encoder, model.config.decoder
+        raise ConfigError(
+            f"this model has no layers and heads of attention to show (model.encoder={encoder!r}, "
+            f"model.decoder={decoder!r})."
+        )
     inputs = [BOS, *tgt_ids[:-1]]
     sides = (packed_sentences([x], 1, padded_length(len(x), model)) for x in (src_ids, inputs))
     found = _attention_maps(model, params, *sides)

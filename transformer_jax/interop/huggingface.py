@@ -137,7 +137,7 @@ def _config(folder: Path, options: Mapping[str, Any]) -> ModelConfig:
             f"(model_type='{MARIAN}') and pre-norm ones ('{PEGASUS}') can be."
         )
     try:
-        rates: Any = {name: float(options.get(name, usual)) for name, usual in DROPOUT.items()}
+        rates: Any = {name: _rate(options, name, usual) for name, usual in DROPOUT.items()}
         return ModelConfig(
             norm="pre" if options["model_type"] == PEGASUS else "post",
             num_layers=whole(options, "encoder_layers"),
@@ -155,6 +155,13 @@ def _config(folder: Path, options: Mapping[str, Any]) -> ModelConfig:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{folder / 'config.json'}: a key is missing or wrong: {error}.") from None
+
+
+def _rate(options: Mapping[str, Any], name: str, usual: float) -> float:
+    try:
+        return float(options.get(name, usual))
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}={options[name]!r} is not a number") from None
 
 
 def _read_weights(folder: Path) -> Weights:

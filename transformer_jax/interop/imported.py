@@ -91,8 +91,11 @@ def in_our_order(special: Special, pieces: Sequence[str]) -> tuple[list[int], tu
 
 
 def whole(options: Mapping[str, Any], name: str) -> int:
-    """An option that is a whole number. Raises KeyError or TypeError if it is none."""
-    return operator.index(options[name])
+    """An option that is a whole number. Raises KeyError or TypeError if there is none."""
+    try:
+        return operator.index(options[name])
+    except TypeError:
+        raise TypeError(f"{name}={options[name]!r} is not a whole number") from None
 
 
 def unsupported(options: Mapping[str, Any], supported: Mapping[str, tuple[Any, ...]]) -> list[str]:

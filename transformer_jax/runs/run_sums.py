@@ -7,6 +7,7 @@ mutable keys would be wrong after each `train` that changes one.
 import hashlib
 import json
 import os
+import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,8 @@ def check_sums(sums_file: Path, config_file: Path, vocabulary_file: Path) -> Non
         content = json.loads(sums_file.read_text(encoding="utf-8"))
         files, sections = dict(content["files"]), dict(content["config"])
         mutable = frozenset(content["mutable"])
+        if not all(re.fullmatch("[0-9a-f]{64}", x) for x in [*files.values(), *sections.values()]):
+            raise ValueError
     except PermissionError:
         raise
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
