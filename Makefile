@@ -10,13 +10,14 @@ READY := $(VENV)/.ready
 # Its presence says that an installation began and did not end.
 BEGUN := $(VENV)/.begun
 
-.PHONY: help demo test test-all survive results docs run-docs gpu-plan run-gpu-plan lint format clean
+.PHONY: help demo test test-all survive cluster results docs run-docs gpu-plan run-gpu-plan lint format clean
 
 help:
 	@echo "make demo    train on the built-in corpus, translate, score, plot (a few minutes)"
 	@echo "make test    what a change is likely to break (PYTHON=python3.12 for another Python)"
 	@echo "make test-all  the whole suite, which CI runs (ARGS=... for pytest, here and above)"
 	@echo "make survive kill runs again and again, and see that nothing is lost (17 minutes)"
+	@echo "make cluster run under SLURM and Open MPI on this machine (docs/many_machines.md)"
 	@echo "make results  the tables of docs/results.md, from the recorded results"
 	@echo "make docs    the documentation as a site in site/, every link checked"
 	@echo "make gpu-plan  what the training step costs on an H200, compiled without one (6 minutes)"
@@ -37,6 +38,9 @@ test-all: $(READY)
 
 survive: $(READY)
 	@$(RUN) benchmarks/survive.py $(ARGS)
+
+cluster: $(READY)
+	@$(RUN) -m benchmarks.cluster $(ARGS)
 
 results: $(READY)
 	@$(RUN) -m experiments.results_page

@@ -49,6 +49,8 @@ RUN = {
     "train.log_every": 5,
     "train.valid_every": 50,
     "train.checkpoint_every": 10,
+    "decode.beam_size": 1,
+    "decode.max_extra_length": 3,
 }
 SETTINGS = """
 ClusterName=here
