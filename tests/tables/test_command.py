@@ -18,9 +18,10 @@ from experiments.figures import SMALL
 from tests import tiny_runs as runs
 from tests.tables.test_statistics import line
 from transformer_jax.errors import ConfigError, DataError, RunError
+from transformer_jax.parallel.devices import Share, shares
 from transformer_jax.tables import command, launch, preview
 from transformer_jax.tables.experiment import Experiment, Scale, check_results, make_jobs
-from transformer_jax.tables.launch import LONGEST_REASON, Share, run_commands, shares
+from transformer_jax.tables.launch import LONGEST_REASON, run_commands
 from transformer_jax.tables.live import LiveTable, progress_of
 from transformer_jax.tables.records import write_record
 from transformer_jax.tables.report import Output
@@ -329,22 +330,54 @@ def test_a_run_sees_its_share_of_the_devices_and_is_interrupted_not_killed(tmp_p
 @pytest.mark.slow("starts submitit's processes")
 def test_submitit_runs_the_same_commands(tmp_path):
     ended = []
-    good = job_of(tmp_path / "a" / "run", ["--help"])
+    good = job_of(tmp_path / "a" / "run", ["train", "--help"], ["average", "--help"])
     bad = job_of(tmp_path / "b" / "run", ["nonsense"])
+    several = "timeout_min=5,tasks_per_node=2"
     launch.run_with_submitit(
-        [good, bad], lambda *one: ended.append(one), tmp_path / "s", "timeout_min=5", "local"
+        [good, bad], lambda *one: ended.append(one), tmp_path / "s", several, "local"
     )
     reasons = {job.folder.parent.name: reason for job, reason in ended}
     assert reasons["a"] == "" and "`nonsense` ended with 2" in reasons["b"]
+    # All processes of a run train; only the first does what is done once.
+    first, second = (launch.log_file(good, process).read_text() for process in (0, 1))
+    assert second and first.startswith(second) and len(first) > len(second)
+
+
+@pytest.mark.parametrize(
+    ("number", "handed_on"), [(signal.SIGUSR2, [signal.SIGUSR2]), (signal.SIGTERM, [])]
+)
+def test_a_job_that_slurm_ends_stops_its_run_and_then_waits_for_the_end(
+    number, handed_on, tmp_path, monkeypatch
+):
+    """submitit's own handler puts the job back into the queue; it comes after the checkpoint."""
+    monkeypatch.setattr("submitit.JobEnvironment", lambda: SimpleNamespace(global_rank=1))
+    monkeypatch.delenv("SUBMITIT_PREEMPT_SIGNAL", raising=False)
+    happened = []
+
+    def run_commands(job, stop, process):
+        os.kill(os.getpid(), number)
+        assert stop.wait(10)
+        happened.append(("stopped", process))
+        return "interrupted"
+
+    monkeypatch.setattr(launch, "run_commands", run_commands)
+    monkeypatch.setattr(launch.time, "sleep", lambda s: happened.append(("waited", s)))
+    before = signal.signal(signal.SIGUSR2, lambda number, _: happened.append(number))
+    try:
+        job = job_of(tmp_path / "run")
+        submitted = launch.Submitted()
+        assert submitted(job) == "interrupted"
+        again = submitted.checkpoint(job)
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert happened == [("stopped", 1), *handed_on, ("waited", launch.ENDED_BY_SLURM)]
+    assert (again.function, again.args) == (submitted, (job,))
 
 
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
         ("gpus", "--slurm=gpus: expected K=V,K=V."),
-        ("mem_gb=1,nodes=2", "--slurm=nodes=2: a run is one process"),
-        ("slurm_ntasks_per_node=4", "--slurm=slurm_ntasks_per_node=4: a run is one process"),
-        ("tasks_per_node=4", "--slurm=tasks_per_node=4: a run is one process"),
         ("gpus_per_nod=1", "unknown|Unknown"),
         ("mem_gb=much", '"mem_gb" expected type'),
         ("mem_gb=[", "while parsing"),
