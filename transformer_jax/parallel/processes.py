@@ -82,11 +82,18 @@ def join(
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
             shutdown_timeout_seconds=ENDING_SECONDS,
         )
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, ImportError) as error:
         raise ConfigError(
             f"the processes of this run cannot find each other: {error} Start all of them with "
             "--coordinator=HOST:PORT, --num_processes and --process_id."
         ) from error
+    if launched and not coordinator and launched.process is not None:
+        found = jax.process_count()
+        if found != launched.processes:
+            raise ConfigError(
+                f"{launched.said} ({launched.launcher}), and JAX finds {found} processes. With "
+                f"mpi4py: is it for this MPI? Else give {FLAGS}."
+            )
 
 
 def _check_flags(
