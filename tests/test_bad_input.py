@@ -98,6 +98,11 @@ NEW --config.vocabulary.path={tmp}/two.model
     {tmp}/two.model has a vocabulary for each side | Set model.tie_embeddings=False
 UNTIED --config.vocabulary.path={tmp}/two.model --config.model.output=copy
     {tmp}/two.model has a vocabulary for each side, and model.output='copy' needs one
+NEW --config.vocabulary.path=x.model --config.vocabulary.kind=unigram
+    vocabulary.path | vocabulary.kind='unigram' | the file is a vocabulary that was trained
+NEW --config.data.test=test,test | data.test=test,test names a text twice
+NEW --config.train.schedule=linear --config.train.steps=9 --config.train.decay_steps=9
+    train.decay_steps=9 must be above train.warmup_steps= | at step train.decay_steps. Warm up for
 NEW --config.vocabulary.separate=True | vocabulary.separate=True | Set model.tie_embeddings=False
 NEW --config.train.steps=1e3 | --config.train.steps=1e3: expected int
 NEW --config.model.dropout=nan | model.dropout=nan is not in [0, 1)
@@ -164,6 +169,7 @@ translate --workdir={tmp}
     {tmp} holds no run: it has no config.json | python -m transformer_jax train
 translate --workdir={tmp}/run/checkpoints/40
     holds no run: it has no config.json. The run is in the folder above: --workdir={tmp}/run,
+translate --workdir={tmp}/run/revers | There is no such folder in the run --workdir={tmp}/run.
 translate RUN --checkpoint=average
     {tmp}/run has no averaged checkpoint: run `average --workdir={tmp}/run` first
 translate RUN --checkpoint= | --checkpoint= is empty: give --checkpoint=WHICH, or leave it out.
@@ -468,6 +474,7 @@ FILES: dict[tuple[str, str], list[tuple]] = {
     ],
     ("run/metrics.jsonl", "RESUME"): [
         ("hello\n", "{file}:1 is not metrics"),
+        ('{"step": 1}\n'.encode("utf-16"), "{file}:1 is not UTF-8: convert the file"),
         (folder, "{file} cannot be read: Is a directory"),
         (pipe, "{file} is a pipe or a device"),
     ],

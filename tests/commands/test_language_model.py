@@ -42,7 +42,7 @@ def test_what_needs_a_source_is_one_line(run, tmp_path, capsys):
         (("score", f"--src={src}", f"--tgt={src}"), "The model reads no source"),
         (("align", f"--src={src}", f"--tgt={src}"), "no layers of encoder-decoder attention"),
         (("evaluate",), "A language model (model.encoder='none') has no translations"),
-        (("serve", f"--port={runs.free_port()}"), "The model reads no source"),
+        (("serve", f"--port={runs.free_port()}"), "is a language model: serve answers a source"),
         (("export", f"--output={tmp_path / 'out'}", "--format=stablehlo"), "reads 0 source"),
     ):
         name, *flags = command

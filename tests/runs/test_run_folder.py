@@ -47,6 +47,10 @@ def test_a_claimed_folder_gives_its_config_back(tmp_path):
     (run.checkpoints / "4").mkdir(parents=True)
     with pytest.raises(RunError, match="has checkpoints and no corpus.sha256: put"):
         run.check_corpus("abc")
+    for damaged in ("ABC", "ab", "abc de\uff46"):
+        run.corpus_file.write_text(damaged, encoding="utf-8")
+        with pytest.raises(RunError, match="corpus.sha256 is damaged: .* Put that run's file back"):
+            run.check_corpus("abc", "def")
     run.corpus_file.write_text("")
     with pytest.raises(RunError, match="corpus.sha256 is empty: put that run's file back"):
         run.check_corpus("abc", "def")

@@ -226,7 +226,7 @@ def test_a_dry_run_refuses_a_folder_that_training_would_refuse(tmp_path, capsys,
     flags = ["--dry_run", f"--config={preset}", f"--workdir={run}", "--force"]
     assert runs.command("train", *flags, "--config.model.d_ff=48") == 2
     assert "d_ff: the run has 32, the config now says 48" in capsys.readouterr().err
-    (run / "corpus.sha256").write_text("other text")
+    (run / "corpus.sha256").write_text("0" * 64)
     monkeypatch.setattr("transformer_jax.use.train.compile_program", lambda *_, **__: None)
     monkeypatch.setattr("transformer_jax.use.train.describe", lambda *_: ["sizes"])
     assert runs.command("train", *flags) == 2

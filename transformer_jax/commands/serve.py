@@ -37,8 +37,8 @@ def serve(
       overrides: keys of `decode` and their values.
 
     Raises:
-      UserError: a package is missing, there is no run or no such checkpoint, or the address cannot
-        be used.
+      UserError: a package is missing, there is no run or no such checkpoint, the address cannot be
+        used, or the model reads no source.
     """
     try:
         from transformer_jax.serving.app import make_app
@@ -47,9 +47,15 @@ def serve(
         raise UserError("serve needs two packages: pip install starlette uvicorn.") from None
     with listen(host, port) as listening:
         run = Run(load_model(workdir, checkpoint, overrides=overrides))
+        sources = run.config.model.sources
+        if not sources:
+            raise UserError(
+                f"{workdir} is a language model: serve answers a source. Use translate, which "
+                "writes its texts."
+            )
         limits = Limits()
         model = model_of(run)
-        line = TAB.join(["a"] * run.config.model.sources)
+        line = TAB.join(["a"] * sources)
         warm = Asked([line], 1, bool(model.layers), model.layers)
         answer_all(run, [warm])  # compiles, so that the first request does not wait for it
         about = {

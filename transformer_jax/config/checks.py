@@ -62,6 +62,13 @@ def check_values(config: Config) -> None:
         raise ConfigError(" ".join(filter(None, problems)))
 
 
+def check_training(train: TrainConfig) -> None:
+    """The same for the section `train` alone, for a program that made one without a config."""
+    check_values(Config(train=train))
+    if problems := [*_schedule(train)]:
+        raise ConfigError(" ".join(problems))
+
+
 def _vocabularies(config: Config) -> Iterator[str]:
     if config.vocabulary.separate:
         yield from apart_problems(config.model, "vocabulary.separate=True")
@@ -228,7 +235,10 @@ def _data(data: DataConfig) -> Iterator[str]:
     if not data.train:
         yield "data.train is empty: name a split or file stem, such as ('train',)."
     for name in ("train", "valid", "test"):
-        for stem in getattr(data, name):
+        stems = getattr(data, name)
+        if name != "train" and len(set(stems)) < len(stems):
+            yield f"data.{name}={','.join(stems)} names a text twice: its lines would count twice."
+        for stem in stems:
             if not stem or "," in stem:
                 yield (
                     f"data.{name} holds {stem!r}, which names no split or file. For several: "
@@ -273,7 +283,7 @@ def _overlap(data: DataConfig) -> Iterator[str]:
         )
 
 
-def _training(train: TrainConfig, data: DataConfig) -> Iterator[str]:
+def _schedule(train: TrainConfig) -> Iterator[str]:
     if train.warmup_steps < 1 and (train.schedule == "rsqrt" or train.peak_learning_rate is None):
         yield (
             f"train.warmup_steps={train.warmup_steps} leaves the learning rate undefined. Use at "
@@ -282,11 +292,17 @@ def _training(train: TrainConfig, data: DataConfig) -> Iterator[str]:
     if train.schedule in ("linear", "cosine"):
         decay = train.decay_steps
         if decay is None or decay <= train.warmup_steps:
+            fits = train.steps > train.warmup_steps
+            fix = f"Set it, usually to train.steps={train.steps}" if fits else "Warm up for less"
             yield (
                 f"train.decay_steps={decay} must be above train.warmup_steps={train.warmup_steps} "
                 f"with train.schedule={train.schedule!r}: the learning rate reaches 0 at "
-                f"step train.decay_steps. Set it, usually to train.steps={train.steps}."
+                f"step train.decay_steps. {fix}."
             )
+
+
+def _training(train: TrainConfig, data: DataConfig) -> Iterator[str]:
+    yield from _schedule(train)
     if data.max_length > train.row_length:
         yield (
             f"data.max_length={data.max_length} is above train.row_length={train.row_length}: a "

@@ -129,6 +129,9 @@ class DataConfig:
         return None
 
 
+OF_TRAINING = {"vocabulary.path": "the file is a vocabulary that was trained"}
+
+
 @dataclasses.dataclass(frozen=True)
 class VocabularyConfig:
     """One SentencePiece model, shared by source and target, or one each; with byte fallback."""
@@ -139,7 +142,9 @@ class VocabularyConfig:
     separate: bool = key(
         False, "a vocabulary of `size` subwords for each side; needs model.tie_embeddings=False"
     )
-    kind: str = key("bpe", "SentencePiece's algorithm", choices=("bpe", "unigram"))
+    kind: str = key(
+        "bpe", "SentencePiece's algorithm", choices=("bpe", "unigram"), excludes=OF_TRAINING
+    )
     dropout: float = key(
         0.0,
         "BPE-dropout (Provilkov et al. 2020): the probability that a merge is skipped where "
@@ -157,10 +162,16 @@ class VocabularyConfig:
         read_with=("vocabulary.dropout",),
     )
     normalization: str = key(
-        "nmt_nfkc", "SentencePiece's normalization of text", choices=NORMALIZATIONS
+        "nmt_nfkc",
+        "SentencePiece's normalization of text",
+        choices=NORMALIZATIONS,
+        excludes=OF_TRAINING,
     )
     max_lines: int = key(
-        5_000_000, "size of the random sample of lines that trains the vocabulary", at_least=1
+        5_000_000,
+        "size of the random sample of lines that trains the vocabulary",
+        at_least=1,
+        excludes=OF_TRAINING,
     )
     path: str | None = key(
         None, "an existing .model file to use; None: train one on the training text", mutable=True

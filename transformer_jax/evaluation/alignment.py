@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from jax import Array
 
+from transformer_jax.errors import DataError
 from transformer_jax.evaluation.attention import padded_length
 from transformer_jax.model.attention.maps import attention_maps
 from transformer_jax.model.encoder_decoder import EncoderDecoder
@@ -170,7 +171,13 @@ class Aligner(NamedTuple):
 
 
 def best_aligner(found: Sequence[WordAlignment], gold: Sequence[Links]) -> Aligner:
-    """The layer's mean, or the head, with the lowest alignment error rate; a mean if equal."""
+    """The layer's mean, or the head, with the lowest alignment error rate; a mean if equal.
+
+    Raises:
+      DataError: there are no sentence pairs.
+    """
+    if not found:
+        raise DataError("There are no sentence pairs to align by.")
     means_N = error_rate([one.mean_NJ for one in found], gold)
     heads_NH = error_rate([one.heads_NHJ for one in found], gold)
     if means_N.min() <= heads_NH.min():

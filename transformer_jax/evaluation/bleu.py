@@ -80,7 +80,7 @@ def score(
       others: further sets of references. An n-gram counts if it is in any of a line's references.
 
     Raises:
-      DataError: the counts differ, or there is nothing to score.
+      DataError: the counts differ, there is nothing to score, or a reference is not text.
     """
     direction = f"{src}→{tgt}"
     sets = [references, *others]
@@ -94,6 +94,9 @@ def score(
         raise DataError(f"{direction}: no sentences to score; there are no references.")
     if not any(line.strip() for lines in sets for line in lines):
         raise DataError(f"{direction}: the references have no text, so nothing can be scored.")
+    for line in (line for lines in sets for line in lines):
+        if not line.isprintable() and re.search("[\ud800-\udfff]", line):
+            raise DataError(f"{direction}: a reference has half of a surrogate pair: {line!r:.60}.")
     bleu_metric = BLEU(tokenize=tokens_of_language(tgt))
     chrf_metric = CHRF()
     bleu = bleu_metric.corpus_score(hypotheses, sets)

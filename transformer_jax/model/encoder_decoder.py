@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from transformer_jax.config.model import ModelConfig
+from transformer_jax.errors import ConfigError
 from transformer_jax.model.attention.combinations import COMBINATIONS
 from transformer_jax.model.attention.cross_normalizers import stateful
 from transformer_jax.model.axes import (
@@ -46,7 +47,7 @@ from transformer_jax.model.outputs.choices import OUTPUTS
 from transformer_jax.model.outputs.cross_entropy import LossSettings
 from transformer_jax.model.outputs.objectives import objective_of
 from transformer_jax.model.outputs.softmax_output import Softmax, with_bias
-from transformer_jax.model.sides.choices import DECODERS, ENCODERS, longest
+from transformer_jax.model.sides.choices import DECODERS, ENCODERS, longest, problems
 from transformer_jax.model.sides.embeddings import VOCABULARY_MULTIPLE, Embedding, padded_vocabulary
 from transformer_jax.text.batches import Batch, Packed
 from transformer_jax.text.vocabulary import Sizes, both_sides
@@ -370,5 +371,10 @@ def make_model(
       sizes: of the vocabularies, real, not padded; a number: one vocabulary for both sides.
       remat: computes layers again in the backward pass instead of keeping their arrays.
       watch: returns the weights of the watched layer.
+
+    Raises:
+      ConfigError: the parts that the config names do not fit each other.
     """
+    if wrong := [*problems(config)]:
+        raise ConfigError(" ".join(wrong))
     return EncoderDecoder(config, both_sides(sizes), remat, watch)

@@ -326,12 +326,14 @@ def _whole_lines(path: Path) -> list[tuple[bytes, dict[str, Any]]]:
 
 def _parse(line: bytes, path: Path, at: int) -> dict[str, Any]:
     try:
-        record = json.loads(line)
+        record = json.loads(line.decode())
         if not isinstance(record["step"], int) or not isinstance(record["kind"], str):
             raise TypeError
         values = {name: value for name, value in record.items() if name != "kind"}
         values = {n: NON_FINITE[v] if isinstance(v, str) else v for n, v in values.items()}
         [float(value) for value in values.values()]
+    except UnicodeDecodeError:
+        raise RunError(f"{path}:{at} is not UTF-8: convert the file.") from None
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
         raise RunError(
             f'{path}:{at} is not metrics (an object with "step", "kind" and numbers): '

@@ -79,6 +79,8 @@ class RunFolder:
                 named = shlex.quote(f"--workdir={folder}")
                 if self.path.name == REVERSE:
                     return "The run in the folder above has one direction (train.agreement_weight)."
+                if not self.path.exists():
+                    return f"There is no such folder in the run {named}."
                 return f"The run is in the folder above: {named}, and --checkpoint names a step."
         named = shlex.quote(f"--workdir={self.path}")
         return f"Train one with `python -m transformer_jax train --config=CONFIG {named}`."
@@ -204,6 +206,12 @@ class RunFolder:
         if known is not None and not known.strip():
             raise RunError(f"{self.corpus_file} is empty: put that run's file back.")
         recorded = fingerprints if known is None else tuple(known.split())
+        pattern = f"[0-9a-f]{{{len(fingerprints[0])}}}"
+        if not (self.is_imported or all(re.fullmatch(pattern, x) for x in recorded)):
+            raise RunError(
+                f"{self.corpus_file} is damaged: it holds SHA-256 sums of the run's text. Put that "
+                "run's file back."
+            )
         if fingerprints[0] != recorded[0]:
             raise RunError(
                 f"{self.path} holds a run that was trained on other text: the content of its "

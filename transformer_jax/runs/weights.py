@@ -86,8 +86,11 @@ def _find(run: RunFolder, which: str) -> Path:
                 f"{shlex.quote(f'--workdir={run.path}')}` first."
             )
         newest = max(averages, key=lambda p: [int(n) for n in re.findall(r"\d+", p.name)])
+        step = newest.name.split("-")[0]
+        if others := [x.name for x in averages if x.name.startswith(f"{step}-") and x != newest]:
+            log.warning("using %s; --checkpoint=%s is there too", newest.name, others[0])
         steps = committed_steps(run.checkpoints)
-        if steps and int(newest.name.split("-")[0]) < steps[-1]:
+        if steps and int(step) < steps[-1]:
             log.warning("%s is older than checkpoint %d: see `average`", newest, steps[-1])
         return newest
     named = {path.name: path for path in _averages(run)}

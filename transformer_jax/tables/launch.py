@@ -26,6 +26,7 @@ POLL_SECONDS = 0.5
 LOG = "log.txt"  # ending of a job's log, which is beside its run's folder
 # Parameters that submitit takes as lists; --slurm gives one item of each.
 LISTS = ("slurm_setup", "slurm_teardown", "slurm_srun_args")
+MADE_WITH = ("slurm_max_num_timeout",)  # parameters that submitit wants before all others
 LONGEST_REASON = 300  # characters of the reason of a failure
 LAST_LINES = 20  # lines of a log in which a command's own reason is looked for
 PACKAGE = "transformer_jax"
@@ -221,8 +222,9 @@ def run_with_submitit(
     except ImportError:
         raise ConfigError("--launcher=slurm needs submitit: pip install submitit.") from None
     try:
-        executor = submitit.AutoExecutor(folder=folder, cluster=cluster)
         values = {name: yaml.safe_load(text) for name, _, text in pairs}
+        made_with = {name: values.pop(name) for name in MADE_WITH if name in values}
+        executor = submitit.AutoExecutor(folder=folder, cluster=cluster, **made_with)
         lists = {name: [values[name]] for name in LISTS if name in values}
         executor.update_parameters(**values | lists)
     except (RuntimeError, NameError, ValueError, AssertionError, yaml.YAMLError) as error:

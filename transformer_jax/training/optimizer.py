@@ -10,6 +10,7 @@ import optax
 from jax import Array
 from optax.contrib import MuonDimensionNumbers, scale_by_muon
 
+from transformer_jax.config.checks import check_training
 from transformer_jax.config.train import TrainConfig
 
 # (update number, settings) -> share of the peak after the warm-up
@@ -53,8 +54,12 @@ def learning_rate_schedule(train: TrainConfig, d_model: int) -> Rate:
     step^-0.5; with the default peak, lr = d_model^-0.5 min(step^-0.5, step warmup^-1.5)), "linear"
     or "cosine" (down to 0 at `decay_steps`), or "constant".
 
+    Raises:
+      ConfigError: a setting is invalid.
+
     Source: Vaswani et al. 2017, section 5.3, equation 3.
     """
+    check_training(train)
     warmup = train.warmup_steps
     decay = SCHEDULES[train.schedule]
     peak = train.peak_learning_rate
@@ -121,7 +126,11 @@ def make_optimizer(
         too.
       d_model: width of the model, for the paper's peak rate.
       axes: `product_axes` of the model (model/parameters.py), which muon needs.
+
+    Raises:
+      ConfigError: a setting is invalid.
     """
+    check_training(train)
     norm = train.clip_norm
     clip = optax.identity() if norm is None else optax.clip_by_global_norm(norm)
     rate = learning_rate_schedule(train, d_model)

@@ -201,8 +201,7 @@ def _program(
     sizes, shape = data.vocabulary.sizes, data.shape
     if config.vocabulary.path is not None and config.vocabulary.size != sizes.source:
         log.warning(
-            "vocabulary.path has %d pieces: vocabulary.size=%d and the other keys of a vocabulary "
-            "that is trained have no effect",
+            "vocabulary.path has %d pieces: vocabulary.size=%d has no effect",
             sizes.source,
             config.vocabulary.size,
         )
