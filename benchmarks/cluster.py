@@ -97,17 +97,28 @@ def slurm(folder: Path) -> Iterator[None]:
     names = {"key": "key-file", "pid": "pid-file", "log": "log-file", "seed": "seed-file"}
     options = [f"--{names.get(name, name)}={munge / name}" for name in files]
     try:
+        socket.gethostbyname(NODES["host"])
         subprocess.run(["munged", *options], check=True)
         subprocess.run(["slurmctld", "-f", str(settings)], check=True)
         for node in NODES.values():
             subprocess.run(["slurmd", "-f", str(settings), "-N", node], check=True)
-        wait_for(lambda: _printed("sinfo", "-h", "-o", "%D %t").strip() == "2 idle", "two nodes")
+        listed = ("sinfo", "-h", "-o", "%D %t")
+        wait_for(lambda: _printed(*listed).strip() == "2 idle", "two nodes", 60)
+    except (OSError, subprocess.CalledProcessError) as error:
+        _stop(folder)
+        raise ConfigError(f"SLURM cannot be started here: {error}") from None
+    try:
         yield
     finally:
-        for path in [*folder.glob("*.pid"), munge / "pid"]:
-            with contextlib.suppress(OSError, ValueError):
-                os.kill(int(path.read_text()), signal.SIGTERM)
-        time.sleep(2)
+        _stop(folder)
+
+
+def _stop(folder: Path) -> None:
+    """Ends SLURM and munge."""
+    for path in [*folder.glob("*.pid"), folder / "munge" / "pid"]:
+        with contextlib.suppress(OSError, ValueError):
+            os.kill(int(path.read_text()), signal.SIGTERM)
+    time.sleep(2)
 
 
 def _free_ports(count: int) -> list[int]:

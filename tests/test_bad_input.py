@@ -606,7 +606,7 @@ def test_a_model_to_import_with_a_broken_file(make_folder, name, change, words, 
 
 def test_a_model_to_import_without_languages(box, refuse):
     shutil.copytree(opus_folder(), box / "model")
-    refuse(f"{IMPORT} '--src= ' --tgt=../de", "name the two languages: --src=en --tgt=de")
+    refuse(f"{IMPORT} '--src= ' --tgt=../de", "'../de': name the two languages: --src=en --tgt=de")
 
 
 def test_finetuning_of_a_folder_that_was_not_imported(box, refuse):

@@ -1,10 +1,14 @@
 """JAX's cache of compiled programs, kept for later runs."""
 
+import contextlib
+import logging
 import os
 
 import jax
 
 from transformer_jax.files import cache_folder
+
+log = logging.getLogger(__name__)
 
 
 def keep_compiled_programs() -> None:
@@ -16,9 +20,9 @@ def keep_compiled_programs() -> None:
     """
     if jax.config.jax_compilation_cache_dir is None:  # type: ignore[attr-defined]
         folder = cache_folder() / "compiled"
-        try:
+        with contextlib.suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
-        except OSError:
-            return
         if os.access(folder, os.W_OK):
             jax.config.update("jax_compilation_cache_dir", str(folder))
+        elif "TRANSFORMER_JAX_CACHE" in os.environ:
+            log.warning("TRANSFORMER_JAX_CACHE: cannot write into %s; nothing is cached", folder)

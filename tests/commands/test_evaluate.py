@@ -125,6 +125,8 @@ def test_several_references_are_all_used(run, capsys, tmp_path, caplog):
     given = {"src": f"{corpus}/valid.en", "ref": [f"{corpus}/valid.de"]}
     with pytest.raises(ConfigError, match="data.test changes nothing with --src=FILE"):
         evaluate_command(str(run), **given, overrides={"data.test": ()})
+    with pytest.raises(ConfigError, match="data.test changes nothing with --split=valid"):
+        evaluate_command(str(run), split="valid", overrides={"data.test": ()})
     given["ref"].append(str(short))
     with pytest.raises(DataError, match="has 24 lines and .*short.de has 23"):
         evaluate_command(str(run), **given)

@@ -42,6 +42,7 @@ model.dropout=1.0 | model.dropout=1.0 is not in [0, 1) | paper uses 0.1
 train.clip_norm=0.0 | train.clip_norm=0.0 is not in (0, 3.4e+38) | None turns
 train.peak_learning_rate=inf | train.peak_learning_rate=inf | None gives
 train.peak_learning_rate=1e-300 | learning_rate=1e-300 counts as 0 in float32
+decode.top_p=0.5 decode.method=sample decode.temperature=0 | decode.top_p changes nothing
 decode.top_p=1e-40 decode.method=sample | decode.top_p=1e-40 counts as 0
 mesh.tensor=-2 | mesh.tensor=-2 | at least 1, or -1
 mesh.fsdp=-1 | mesh.data and mesh.fsdp are both -1 | only one

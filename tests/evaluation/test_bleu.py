@@ -225,6 +225,15 @@ def test_different_counts_and_an_empty_set_are_a_user_s_error(references, words)
         score(references[:3], references, "en", "de")
 
 
+@pytest.mark.parametrize(
+    ("references", "words"),
+    [("a b c", "takes lists of sentences"), (["a", "b\udcff"], "half of a surrogate pair")],
+)
+def test_what_is_no_list_of_texts_is_refused(references, words):
+    with pytest.raises(DataError, match=words):
+        score(["a", "b"], references, "en", "de")
+
+
 def test_with_several_references_each_line_may_agree_with_any_of_them():
     first = ["Der Hund schläft heute im Haus .", "Ein Mann liest."]
     second = ["Ein Tier ruht dort drinnen .", "Die Frau kauft heute ein neues Buch ."]

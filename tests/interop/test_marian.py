@@ -249,6 +249,7 @@ REFUSED = [
     ({"lemma-dependency": "lemma"}, "lemma-dependency='lemma'"),
     ({"factors-combine": "concat"}, "factors-combine='concat'"),
     ({"factors-dim-emb": 8}, "factors-dim-emb=8"),
+    ({"right-left": True}, "right-left=True"),
     ({"transformer-decoder-dim-ffn": 99}, "transformer-decoder-dim-ffn=99"),
     ({"transformer-postprocess": "dn"}, "transformer-preprocess"),
 ]

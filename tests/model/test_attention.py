@@ -41,6 +41,11 @@ def test_attention_equals_equation_1(mask, bias):
     assert relative_error(got, values_by_hand(want, VALUE)) < 1e-6
 
 
+def test_a_mask_that_is_added_is_refused():
+    with pytest.raises(TypeError, match="mask is of type float32: give booleans"):
+        attend(QUERY, KEY, VALUE, np.where(MASK, 0, -1e9).astype(np.float32))
+
+
 def multi_head(module, x, memory, mask):
     key, value = (for_every_head(module.config, x) for x in module.keys_values(memory))
     heads, _ = attend(module.queries(x), key, value, mask, score=module.scores)

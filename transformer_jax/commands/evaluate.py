@@ -98,13 +98,16 @@ def evaluate(
     _check(split, src, ref, examples)
     if src is not None and (unread := sorted(x for x in overrides if x.startswith("data."))):
         raise ConfigError(f"--config.{unread[0]} changes nothing with --src=FILE: leave one out.")
+    name = "test" if split is None else split
+    for own in ("test", "valid"):
+        if f"data.{own}" in overrides and name != own:
+            raise ConfigError(f"--config.data.{own} changes nothing with --split={name}.")
     folders = [workdir] if isinstance(workdir, str) else list(workdir)
     run = RunFolder(folders[0])
     # Read first, so that a missing file is reported before the model is loaded.
     text = None if src is None else _text_of_files(src, ref or ())
     loaded = load_model(folders, checkpoint, beam_size, overrides=overrides).translating()
     if text is None:
-        name = "test" if split is None else split
         text = _Text(name, name, [pairs_of_split(loaded.config, name, run)])
     parts = _parts_of(loaded.config, text)
     processes.first_does(lambda: _make_folder(run.evaluations))

@@ -55,8 +55,9 @@ def import_model(
     languages = str(src or known[0] or ""), str(tgt or known[1] or "")
     if not all(map(CODE.fullmatch, languages)) or languages[0] == languages[1]:
         raise ConfigError(
-            "name the two languages: --src=en --tgt=de, for example. They choose the rules for "
-            "punctuation and the scores of `evaluate`."
+            f"{ascii(languages[0])}, {ascii(languages[1])}: name the two languages: --src=en "
+            "--tgt=de, for example. They choose the rules for punctuation and the scores of "
+            "`evaluate`."
         )
     model = read(origin, languages)
     config = _config(model, run, languages)

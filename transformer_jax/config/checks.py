@@ -336,6 +336,9 @@ def _lengths(config: Config) -> Iterator[str]:
 
 
 def _search(decode: DecodeConfig) -> Iterator[str]:
+    for name in ("top_k", "top_p"):
+        if decode.temperature == 0 and getattr(decode, name) is not None:
+            yield f"decode.{name} changes nothing with decode.temperature=0: leave it out."
     if decode.beam_size % decode.groups:
         yield (
             f"decode.beam_size={decode.beam_size} is not a multiple of decode.groups="

@@ -84,6 +84,8 @@ def score(
     """
     direction = f"{src}→{tgt}"
     sets = [references, *others]
+    if any(isinstance(lines, str) for lines in (hypotheses, *sets)):
+        raise DataError("BLEU takes lists of sentences, not one: put it in brackets.")
     for lines in sets:
         if len(hypotheses) != len(lines):
             raise DataError(

@@ -54,6 +54,7 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
     "lemma-dependency": (None, "", []),
     "factors-combine": (None, "sum"),
     "factors-dim-emb": (None, 0),
+    "right-left": (None, False),
 }
 # The same for models with "transformer-decoder-autoreg: rnn".
 STUDENT: dict[str, tuple[Any, ...]] = {

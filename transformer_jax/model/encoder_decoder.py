@@ -375,6 +375,8 @@ def make_model(
     Raises:
       ConfigError: the parts that the config names do not fit each other.
     """
+    if not isinstance(config, ModelConfig):
+        raise TypeError(f"config is of type {type(config).__name__}, not ModelConfig.")
     if wrong := [*problems(config)]:
         raise ConfigError(" ".join(wrong))
     return EncoderDecoder(config, both_sides(sizes), remat, watch)

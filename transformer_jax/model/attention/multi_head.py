@@ -51,8 +51,13 @@ def attend(
     Returns:
       `[batch, query_len, heads, d_v]` in the values' type, and the weights before dropout, float32.
 
+    Raises:
+      TypeError: the mask has another type: a mask that is added is the `bias`.
+
     Source: Vaswani et al. 2017, section 3.2.1, equation 1.
     """
+    if mask.dtype != bool:
+        raise TypeError(f"mask is of type {mask.dtype}: give booleans, True = may attend.")
     scores_BHLM = score(query_BLHK, key_BMHK)
     if bias is not None:
         scores_BHLM += bias
