@@ -52,6 +52,8 @@ RUN = {
     "decode.beam_size": 1,
     "decode.max_extra_length": 3,
 }
+# Several times as long as a job's 2 minutes, from which SLURM may take one for its signal.
+LONG = RUN | {"train.steps": 1_500, "train.decay_steps": 1_500, "train.valid_every": 500}
 SETTINGS = """
 ClusterName=here
 SlurmctldHost={host}(127.0.0.1)
@@ -147,8 +149,9 @@ class Cases:
         self.folder, self.kills, self.draw = folder, kills, draw
 
     def command(self, name: str, *flags: str) -> list[str]:
-        """The run of that name."""
-        keys = [f"--config.{key}={value}" for key, value in RUN.items()]
+        """The run of that name, which is long if the name says so."""
+        run = LONG if name.endswith("long") else RUN
+        keys = [f"--config.{key}={value}" for key, value in run.items()]
         command = [sys.executable, "-m", "transformer_jax", "train", "--config=configs/demo.py"]
         return [*command, f"--workdir={self.folder / name}", *keys, *flags]
 
@@ -166,9 +169,12 @@ class Cases:
 
     def compared(self, name: str) -> dict[str, Any]:
         """How far a run of two processes is from one process, and whether it equals two."""
+        flags = {"one": (), "two": ("--num_processes=2",)}
+        if name.endswith("long"):
+            flags = {f"{other}_long": own for other, own in flags.items()}
         one, two = (
-            lines(self.folder / other) or self.train([], other, *flags)
-            for other, flags in {"one": (), "two": ("--num_processes=2",)}.items()
+            lines(self.folder / other) or self.train([], other, *own)
+            for other, own in flags.items()
         )
         got = lines(self.folder / name)
         assert [x["step"] for x in got] == [x["step"] for x in one], f"{name}: lines are missing"
@@ -210,22 +216,22 @@ class Cases:
 
     def batch(self) -> dict[str, Any]:
         """The script of docs/many_machines.md: its time ends, and it requeues itself."""
-        log, script = self.folder / "batch.log", self.folder / "batch.sh"
-        train = shlex.join(self.command("batch"))
+        name = "batch_long"
+        log, script = self.folder / f"{name}.log", self.folder / "batch.sh"
+        train = shlex.join(self.command(name))
         script.write_text(BATCH.format(log=log, train=train))
         done = subprocess.run(["sbatch", "--parsable", script], cwd=ROOT, capture_output=True)
         assert done.returncode == 0, done.stderr
-        steps = RUN["train.steps"]
-        wait_for(lambda: step_of(self.folder / "batch") >= steps, f"step {steps}", 1_800)
-        wait_for(lambda: not _printed("squeue", "-h"), "the end of the job")
+        wait_for(lambda: not _printed("squeue", "-h"), "the end of the job", 3_600)
         continued = log.read_text().count("continuing from step")
-        found = self.compared("batch") | {"continued": continued}
+        found = self.compared(name) | {"continued": continued}
         found["good"] &= found["equals_two"] and continued >= 1
         return found
 
     def sweep(self, name: str, slurm: str) -> subprocess.Popen:
         """Starts a table of two rows, each two processes, through submitit and sbatch."""
-        keys = [f"--config.{key}={value}" for key, value in RUN.items() if key != "model.d_ff"]
+        run = LONG if name.endswith("long") else RUN
+        keys = [f"--config.{key}={value}" for key, value in run.items() if key != "model.d_ff"]
         command = [sys.executable, "-m", "experiments.sweep", "--config=configs/demo.py", *keys]
         command += ["--config.model.d_ff=64,32", "--seeds=0", "--launcher=slurm"]
         command += [f"--slurm=nodes=2,{slurm}", f"--runs={self.folder / name}"]
@@ -237,9 +243,10 @@ class Cases:
         """Waits for a sweep's end, and compares the row that is the small run."""
         status = running.wait()
         assert status == 0, f"status {status}: see {self.folder}/{name}.log"
-        os.symlink(self.row(name), self.folder / f"{name}_row")
+        copied = f"row_of_{name}"
+        os.symlink(self.row(name), self.folder / copied)
         log = self.row(name).with_name("seed-0.log.txt").read_text()
-        found = self.compared(f"{name}_row") | {"continued": log.count("continuing from step")}
+        found = self.compared(copied) | {"continued": log.count("continuing from step")}
         found["good"] &= found["equals_two"]
         return found
 
@@ -263,8 +270,8 @@ class Cases:
 
     def walltime(self) -> dict[str, Any]:
         """A job's time ends in the middle: SIGUSR2, a checkpoint, and submitit requeues it."""
-        keys = "timeout_min=1,slurm_signal_delay_s=25,slurm_max_num_timeout=20"
-        found = self.of_row("walltime", self.sweep("walltime", keys))
+        keys = "timeout_min=2,slurm_signal_delay_s=30,slurm_max_num_timeout=30"
+        found = self.of_row("walltime_long", self.sweep("walltime_long", keys))
         found["good"] &= found["continued"] >= 1
         return found
 
@@ -290,8 +297,8 @@ class Cases:
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
 CASES = "srun srun_killed mpirun mpirun_killed batch submitit requeue walltime restarts".split()
 BATCH = """#!/bin/bash
-#SBATCH --nodes=2 --ntasks-per-node=1 --time=1
-#SBATCH --requeue --signal=USR1@25 --open-mode=append --output={log}
+#SBATCH --nodes=2 --ntasks-per-node=1 --time=2
+#SBATCH --requeue --signal=USR1@30 --open-mode=append --output={log}
 srun {train}
 case $? in 138 | 143) scontrol requeue $SLURM_JOB_ID ;; esac
 """
