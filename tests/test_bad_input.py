@@ -121,7 +121,7 @@ NEW --config.model.watched_heads=9 | model.watched_heads=9 is above model.num_he
 TRAIN --workdir={tmp}/preset.py | Cannot write into {tmp}/preset.py | Choose another --workdir
 TRAIN --workdir={tmp}/preset.py/run | Cannot write into {tmp}/preset.py/run | preset.py is a file
 TRAIN --workdir=gs://bucket/run
-    --workdir=gs://bucket/run: a run's folder is on a file system. Mount the bucket
+    --workdir=gs://bucket/run: a run's folder is on a disk or a network disk
 TRAIN '--workdir={tmp}/[new] run'
     --workdir={tmp}/[new] run: this path contains [ | Choose another --workdir
 NEW --init_from={tmp}/other | {tmp}/other holds no run: it has no config.json

@@ -36,8 +36,8 @@ class RunFolder:
     def __init__(self, workdir: str | os.PathLike) -> None:
         if URL.match(str(workdir)):
             raise ConfigError(
-                f"--workdir={workdir}: a run's folder is on a file system. Mount the bucket "
-                "(gcsfuse, s3fs) and name the folder, or copy the run there when it has ended."
+                f"--workdir={workdir}: a run's folder is on a disk or a network disk, whose "
+                "renames are atomic (docs/many_machines.md). Copy the run there when it has ended."
             )
         self.path = Path(workdir).absolute()
         self.config_file = self.path / "config.json"
