@@ -310,8 +310,9 @@ def _training(workdir: Path) -> list[int]:
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             command = path.read_bytes().decode(errors="replace").split("\0")
-            starts_others = any(x.startswith("--restarts") and x != "--restarts=0" for x in command)
-            if "python" in command[0] and f"--workdir={workdir}" in command and not starts_others:
+            restarts = [x for x in command if x.startswith("--restarts=")]
+            trains = "python" in command[0] and f"--workdir={workdir}" in command
+            if trains and restarts[-1:] in ([], ["--restarts=0"]):  # else it only starts others
                 found.append(int(path.parent.name))
     return found
 

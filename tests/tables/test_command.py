@@ -398,8 +398,8 @@ def test_sbatch_gets_the_parameters_as_submitit_reads_them(tmp_path, monkeypatch
     (tmp_path / "sbatch").write_text("#!/bin/sh\necho Submitted batch job 7 >&2; exit 1\n")
     (tmp_path / "sbatch").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    given = "timeout_min=600,mem_gb=7.5,nodes=2,gpus_per_node=2,slurm_max_num_timeout=9,slurm_partition=long,slurm_exclusive=true"
-    given += ",slurm_time=700,slurm_setup=module load x"
+    given = "timeout_min=600,mem_gb=7.5,nodes=2,gpus_per_node=2,slurm_max_num_timeout=9"
+    given += ",slurm_partition=long,slurm_exclusive=true,slurm_time=700,slurm_setup=module load x"
     job = job_of(tmp_path / "run", ["--help"])
     with pytest.raises(Exception, match="Submitted batch job 7"):
         launch.run_with_submitit([job], print, tmp_path / "submitit", given)
