@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.survive import lines, step_of
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import ConfigError, UserError
 from transformer_jax.use.command_line import Flag, exit_status, parse_experiment
 
 ROOT = Path(__file__).parents[1]
@@ -54,6 +54,7 @@ RUN = {
 }
 # Several times as long as a job's 2 minutes, from which SLURM may take one for its signal.
 LONG = RUN | {"train.steps": 1_500, "train.decay_steps": 1_500, "train.valid_every": 500}
+MID = RUN | {"train.steps": 500, "train.decay_steps": 500}
 SETTINGS = """
 ClusterName=here
 SlurmctldHost={host}(127.0.0.1)
@@ -82,11 +83,17 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=60 State=UP
 """
 
 
+class NoSlurm(UserError):
+    """It is not installed, or cannot be started on this machine."""
+
+    status = 3
+
+
 @contextlib.contextmanager
 def slurm(folder: Path) -> Iterator[None]:
     """SLURM with two nodes, which are both this machine."""
     if missing := [name for name in NEEDED if not shutil.which(name)]:
-        raise ConfigError(f"{missing[0]} is not there: apt-get install slurm-wlm munge openmpi-bin")
+        raise NoSlurm(f"{missing[0]} is not there: apt-get install slurm-wlm munge openmpi-bin")
     munge, settings = folder / "munge", folder / "slurm.conf"
     for part in (munge, folder / "state"):
         part.mkdir(mode=0o711)
@@ -108,7 +115,7 @@ def slurm(folder: Path) -> Iterator[None]:
         wait_for(lambda: _printed(*listed).strip() == "2 idle", "two nodes", 60)
     except (OSError, subprocess.CalledProcessError) as error:
         _stop(folder)
-        raise ConfigError(f"SLURM cannot be started here: {error}") from None
+        raise NoSlurm(f"SLURM cannot be started here: {error}") from None
     try:
         yield
     finally:
@@ -149,8 +156,8 @@ class Cases:
         self.folder, self.kills, self.draw = folder, kills, draw
 
     def command(self, name: str, *flags: str) -> list[str]:
-        """The run of that name, which is long if the name says so."""
-        run = LONG if name.endswith("long") else RUN
+        """The run of that name, which is long or of middle length if the name ends so."""
+        run = LONG if name.endswith("_long") else MID if name.endswith("_mid") else RUN
         keys = [f"--config.{key}={value}" for key, value in run.items()]
         command = [sys.executable, "-m", "transformer_jax", "train", "--config=configs/demo.py"]
         return [*command, f"--workdir={self.folder / name}", *keys, *flags]
@@ -170,7 +177,7 @@ class Cases:
     def compared(self, name: str) -> dict[str, Any]:
         """How far a run of two processes is from one process, and whether it equals two."""
         flags = {"one": (), "two": ("--num_processes=2",)}
-        if name.endswith("long"):
+        if name.endswith("_long"):
             flags = {f"{other}_long": own for other, own in flags.items()}
         one, two = (
             lines(self.folder / other) or self.train([], other, *own)
@@ -230,7 +237,7 @@ class Cases:
 
     def sweep(self, name: str, slurm: str) -> subprocess.Popen:
         """Starts a table of two rows, each two processes, through submitit and sbatch."""
-        run = LONG if name.endswith("long") else RUN
+        run = LONG if name.endswith("_long") else MID if name.endswith("_mid") else RUN
         keys = [f"--config.{key}={value}" for key, value in run.items() if key != "model.d_ff"]
         command = [sys.executable, "-m", "experiments.sweep", "--config=configs/demo.py", *keys]
         command += ["--config.model.d_ff=64,32", "--seeds=0", "--launcher=slurm"]
@@ -277,9 +284,9 @@ class Cases:
 
     def restarts(self) -> dict[str, Any]:
         """SIGKILL for one of four processes again and again, under `train --restarts`."""
-        flags = ("--num_processes=4", "--restarts=3")
-        workdir, killed = self.folder / "restarts", 0
-        running = self.start([], "restarts", *flags)
+        name, killed = "restarts_mid", 0
+        workdir = self.folder / name
+        running = self.start([], name, "--num_processes=4", "--restarts=5")
         while running.poll() is None and killed < self.kills:
             at = step_of(workdir) + self.draw.randint(1, 12)
             before = set(_training(workdir))
@@ -289,9 +296,9 @@ class Cases:
                 killed += 1
                 wait_for(lambda: not set(alive) & set(_training(workdir)), "the others' end")
         status = running.wait()
-        self.train([], "four", "--num_processes=4")
-        equal = lines(workdir) == lines(self.folder / "four")
-        return {"kills": killed, "equals_four": equal, "good": equal and status == 0}
+        equal = lines(workdir) == self.train([], "four_mid", "--num_processes=4")
+        good = equal and status == 0 and killed == self.kills
+        return {"kills": killed, "equals_four": equal, "good": good}
 
 
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]

@@ -290,10 +290,11 @@ def prepare_call(
         here = number if coordinator is this is None else None  # so many are started here
         restarts = values.pop("restarts", 0)
         if restarts or (restarts is None and here is not None):
-            return functools.partial(supervise, arguments, values["workdir"], here, restarts or 1)
+            return functools.partial(supervise, arguments, values["workdir"], here, restarts or 0)
         processes.join(coordinator, number, this, agree_on_stops=name == "train")
     if command.uses_devices:
         check_devices()
+        processes.check_alone()
     if name == "translate":  # bytes, independent of the locale's encoding
         for stream in sorted({"standard input", "standard output"} & set(closed)):
             raise UserError(f"{stream} is closed or cannot be used. Use ... < TEXT > OUTPUT.")

@@ -4,7 +4,7 @@ import pytest
 
 from transformer_jax.errors import ConfigError
 from transformer_jax.parallel import devices
-from transformer_jax.parallel.clusters import PORT, told
+from transformer_jax.parallel.clusters import PORT, read_variables
 
 TORCH = {"MASTER_ADDR": "n1", "MASTER_PORT": "29500", "WORLD_SIZE": "8", "RANK": "5"}
 LOCAL = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
@@ -50,7 +50,8 @@ def four_gpus(monkeypatch):
         (TORCH | LOCAL | {"TORCHELASTIC_RUN_ID": "none"}, 8, 5, "n1:29501", [1]),
         (SLURM, 7, 5, None, [2, 3]),
         (SLURM | {"SLURM_NODEID": "2", "SLURM_LOCALID": "0"}, 7, 5, None, []),
-        (SLURM | {"SLURM_GPUS_PER_TASK": "h100:4"}, 7, 5, None, []),
+        (SLURM | {"SLURM_GPUS_ON_NODE": "8"}, 7, 5, None, []),  # each task sees its own alone
+        (SLURM | {"PMI_SIZE": "7", "PMI_RANK": "5"}, 7, 5, None, [2, 3]),  # srun --mpi=pmi2
         (SLURM | {"JAX_LOCAL_DEVICE_IDS": "0"}, 7, 5, None, None),
         (SLURM | {"JAX_COORDINATOR_ADDRESS": "n3:1"}, 7, 5, "n3:1", [2, 3]),
         (OPEN_MPI, 4, 3, None, [2, 3]),
@@ -59,11 +60,12 @@ def four_gpus(monkeypatch):
         (SKY, 2, 1, f"10.0.0.4:{PORT}", []),
         (SKY | TORCH | {"TORCHELASTIC_RUN_ID": "none"}, 8, 5, "n1:29501", None),
         ({"TPU_WORKER_HOSTNAMES": "w-0,w-1", "TPU_WORKER_ID": "1"}, 2, None, None, None),
+        ({"TPU_PROCESS_ADDRESSES": "w0:8471,w1:8471,w2:8471"}, 3, None, None, None),
         ({"MEGASCALE_NUM_SLICES": "4"}, 4, None, None, None),
     ],
 )
 def test_each_launcher_is_read(variables, processes, process, address, gpus):
-    found = told(variables)
+    found = read_variables(variables)
     assert found is not None
     assert (found.processes, found.process, found.address) == (processes, process, address)
     assert found.devices == gpus
@@ -82,7 +84,7 @@ def test_each_launcher_is_read(variables, processes, process, address, gpus):
     ],
 )
 def test_a_run_of_its_own_is_told_nothing(variables):
-    assert told(variables) is None
+    assert read_variables(variables) is None
 
 
 @pytest.mark.parametrize(
@@ -94,17 +96,25 @@ def test_a_run_of_its_own_is_told_nothing(variables):
         ),
         (SLURM | TORCH, r"RANK=5 WORLD_SIZE=8 \(torchrun\) and SLURM_PROCID=5 .* contradict"),
         (SLURM | {"JAX_NUM_PROCESSES": "1", "JAX_PROCESS_ID": "0"}, "contradict one another"),
-        ({"WORLD_SIZE": "8"}, r"WORLD_SIZE=8 says .* and MASTER_ADDR is not set \(torchrun\)"),
+        ({"WORLD_SIZE": "8"}, r"WORLD_SIZE=8: .* and MASTER_ADDR is not set \(torchrun\)"),
         ({"WORLD_SIZE": "8", "MASTER_ADDR": "n1"}, "and RANK is not set"),
         ({**TORCH, "MASTER_PORT": ""}, "MASTER_PORT=: expected a port"),
         ({"WORLD_SIZE": "many"}, "WORLD_SIZE=many: expected a number"),
-        ({"JAX_COORDINATOR_ADDRESS": "n1:99"}, "JAX_COORDINATOR_ADDRESS=n1:99 is set, and nothing"),
-        (POD, "JOB_COMPLETION_INDEX=2 is set, and nothing says how many processes"),
+        (
+            {"JAX_COORDINATOR_ADDRESS": "n1:99"},
+            "JAX_COORDINATOR_ADDRESS=n1:99 is set, and the number of",
+        ),
+        (POD, "JOB_COMPLETION_INDEX=2 is set, and the number of processes is not"),
     ],
 )
 def test_what_is_missing_or_contradicts_is_named(variables, message):
     with pytest.raises(ConfigError, match=message):
-        told(variables)
+        read_variables(variables)
+
+
+def test_without_gpus_none_is_given_to_a_part_of_the_processes(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert read_variables(SLURM).devices is None  # [] would be all
 
 
 def test_gpus_that_cannot_be_divided_are_refused():

@@ -1,11 +1,12 @@
 """How the processes of a run find each other, in threads."""
 
 import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from transformer_jax.errors import ConfigError, UserError
+from transformer_jax.errors import MissingProcess, UserError
 from transformer_jax.parallel import meeting
 
 
@@ -66,11 +67,34 @@ def test_numbers_that_cannot_be_are_told_to_all(numbers, reason, port):
     assert all(reason in one and one.startswith("status 2: ") for one in told)
 
 
-def test_addresses_that_cannot_be_used_are_one_line(port):
+def test_a_process_that_is_started_again_takes_its_own_place(port):
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(results, port, 3, 0)
+        for _ in range(2):  # process 1 comes, ends and comes again
+            connection = connected(port)
+            connection.sendall(f"{meeting.HELLO} 1\n".encode())
+            time.sleep(0.1)
+            connection.close()
+        assert pool.submit(results, port, 3, 1, 2).result() == ["", ""]
+        assert first.result() == [""]
+
+
+def connected(port):
+    """A connection to process 0 as soon as it listens."""
+    for _ in range(200):
+        try:
+            return socket.create_connection(("localhost", port))
+        except OSError:
+            time.sleep(0.02)
+    raise TimeoutError
+
+
+def test_addresses_that_cannot_be_used_are_one_line(port, monkeypatch):
     with socket.create_server(("", port)):
         (told,) = results(port, 2, 0)
         assert f"cannot listen on port {port}" in told and "\n" not in told
-    with pytest.raises(ConfigError, match="there is no host 'no.such.host.invalid'"):
+    monkeypatch.setattr(meeting, "NAMING_SECONDS", 0.1)
+    with pytest.raises(MissingProcess, match="there is no host 'no.such.host.invalid'"):
         meeting.meet("no.such.host.invalid:1", 2, 1, 5)
 
 

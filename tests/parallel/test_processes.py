@@ -42,9 +42,14 @@ def test_a_process_alone_joins_nobody(joined):
 SLURM = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1"}
 
 
-def test_what_a_launcher_says_goes_to_jax_and_flags_say_it_elsewhere(joined):
+def test_what_a_launcher_sets_goes_to_jax_and_flags_override_it(joined, monkeypatch):
     os.environ |= SLURM
+    monkeypatch.setattr("jax.process_count", lambda: 2)
     processes.join(None, None, None)
+    monkeypatch.setattr("jax.process_count", lambda: 1)
+    with pytest.raises(ConfigError, match="SLURM.*, and JAX finds 1 processes"):
+        processes.join(None, None, None)
+    joined.pop()
     processes.join("node1:1234", 4, 3)
     os.environ |= {"JAX_NUM_PROCESSES": "4"}  # it contradicts SLURM, and flags go before both
     processes.join("node1:1234", 4, 3)
@@ -74,6 +79,13 @@ def test_flags_that_cannot_be_are_refused(flags, message, joined):
     with pytest.raises(ConfigError, match=message):
         processes.join(*flags)
     assert joined == []
+
+
+def test_a_worker_of_a_tpu_pod_is_no_run_of_its_own(monkeypatch):
+    processes.check_alone()
+    monkeypatch.setattr("jax.process_count", lambda: 4)
+    with pytest.raises(ConfigError, match="one of 4 processes of a TPU pod, and each would be"):
+        processes.check_alone()
 
 
 def test_processes_that_miss_each_other_get_one_line(joined, monkeypatch):

@@ -79,7 +79,7 @@ def supervise(script, monkeypatch):
         ("die 0", 0, 2),
         ("1 75 0", 75, 2),
         ("die die 0", 137, 2),
-        ("die save die 0", 137, 3),
+        ("die save die die 0", 137, 4),
         ("save save save save 0", 0, 5),
         ("2 0", 2, 1),
     ],
@@ -91,8 +91,9 @@ def test_a_process_that_dies_is_started_until_nothing_new_comes(
     assert (found, len(started)) == (status, starts)
     assert set(started) == {"-m transformer_jax train --x --restarts=0"}
     said = capfd.readouterr().err
-    assert said.count("starting again (death 1 of 2 without") == starts - 1
-    assert ("this was death 2 without a newer one, and the run ends" in said) == (status > 2)
+    assert said.count("starting again (") == starts - 1
+    assert said.count("starting again (0 of 2 deaths") == plan.count("save")
+    assert ("2 deaths without a newer one: the run ends" in said) == (status > 2)
 
 
 def test_all_processes_of_a_machine_are_started_again_together(supervise, capfd):
@@ -103,6 +104,19 @@ def test_all_processes_of_a_machine_are_started_again_together(supervise, capfd)
     shared = [{line.partition(" --process_id=")[0] for line in one} for one in started]
     assert shared[0] == shared[1] and len(shared[0]) == 2  # a new address for each start
     assert all("--num_processes=2" in line for line in shared[0])
+
+
+@pytest.mark.parametrize(
+    ("variables", "processes", "message"),
+    [
+        ({"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1"}, 4, "leave out --num_processes=4"),
+        ({"PMI_SIZE": "2", "PMI_RANK": "1"}, None, "cannot be started again by itself"),
+    ],
+)
+def test_what_a_launcher_started_starts_no_others(variables, processes, message, monkeypatch):
+    monkeypatch.setattr(os, "environ", variables)
+    with pytest.raises(ConfigError, match=message):
+        supervised.supervise([], ".", processes, 3)
 
 
 def test_each_process_of_a_machine_sees_its_part_of_the_gpus(monkeypatch):
@@ -149,8 +163,8 @@ def test_a_killed_supervisor_takes_its_process_with_it(running, script):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--restarts=-1"], "--restarts=-1: expected at least 1"),
-        (["--num_processes=0"], "--num_processes=0: expected at least 1"),
+        (["--restarts=-1"], "--restarts=-1: a number is too small"),
+        (["--num_processes=0"], "--num_processes=0 --restarts=0: a number is too small"),
         (["--num_processes=2", "--process_id=0"], "belong together"),
     ],
 )

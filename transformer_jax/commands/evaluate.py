@@ -96,12 +96,8 @@ def evaluate(
       UserError: there is no such run, checkpoint, split or file, or the folder cannot be written.
     """
     _check(split, src, ref, examples)
-    if src is not None and (unread := sorted(x for x in overrides if x.startswith("data."))):
-        raise ConfigError(f"--config.{unread[0]} changes nothing with --src=FILE: leave one out.")
     name = "test" if split is None else split
-    for own in ("test", "valid"):
-        if f"data.{own}" in overrides and name != own:
-            raise ConfigError(f"--config.data.{own} changes nothing with --split={name}.")
+    _check_overrides(name, src, overrides)
     folders = [workdir] if isinstance(workdir, str) else list(workdir)
     run = RunFolder(folders[0])
     # Read first, so that a missing file is reported before the model is loaded.
@@ -127,6 +123,15 @@ def evaluate(
     if processes.is_first():
         _print_examples(text.pairs, hypotheses, examples)
     return whole._replace(parts=found)
+
+
+def _check_overrides(name: str, src: str | None, overrides: Mapping[str, Any]) -> None:
+    """Raises ConfigError if a key of data changes nothing."""
+    if src is not None and (unread := sorted(x for x in overrides if x.startswith("data."))):
+        raise ConfigError(f"--config.{unread[0]} changes nothing with --src=FILE: leave one out.")
+    for own in ("test", "valid"):
+        if f"data.{own}" in overrides and name != own:
+            raise ConfigError(f"--config.data.{own} changes nothing with --split={name}.")
 
 
 class _Keeper(NamedTuple):

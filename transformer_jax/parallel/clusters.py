@@ -1,4 +1,4 @@
-"""What a launcher tells a process about its run, by environment variables: one table for all.
+"""The environment variables by which launchers make a process one of several: one table for all.
 
 JAX's own detection finds where process 0 listens for the launchers that it knows: SLURM, Open MPI
 4, MPI through mpi4py, and TPU pods. For the others their variables say it.
@@ -34,11 +34,11 @@ class Launcher(NamedTuple):
     is_inner: Callable[[Environment], bool] = lambda _: False
 
 
-class Told(NamedTuple):
-    """What a launcher says about this process."""
+class Launched(NamedTuple):
+    """What a launcher's variables have about this process."""
 
     launcher: str
-    said: str  # its variables, for a message
+    variables: str  # with their values, for a message
     missing: str  # a variable that should be set and is not, or ""
     processes: int
     process: int | None  # None: JAX finds it
@@ -66,7 +66,8 @@ def _numbers(process: str, count: str) -> Callable[[Environment], Numbers]:
 
 def _of_slurm(environment: Environment) -> Numbers:
     """SLURM_STEP_TASKS_PER_NODE is such as 4(x2),3: two nodes with 4 tasks and one with 3."""
-    if environment.get("SLURM_GPUS_PER_TASK", "").rpartition(":")[2] == str(len(visible_gpus())):
+    of_node = environment.get("SLURM_GPUS_ON_NODE", "0")
+    if 0 < len(visible_gpus()) < int(of_node):
         return 0, 1  # SLURM shows each task only its own GPUs
     parts = re.findall(r"(\d+)(?:\(x(\d+)\))?", environment["SLURM_STEP_TASKS_PER_NODE"])
     tasks = [int(each) for each, nodes in parts for _ in range(int(nodes or 1))]
@@ -110,48 +111,56 @@ LAUNCHERS = {
         lambda _, addresses: f"{addresses.split()[0]}:{PORT}",
         lambda _: (0, 1),
     ),
-    "TPU pod": Launcher(("TPU_WORKER_HOSTNAMES",), ()),
+    "TPU pod": Launcher(("TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES"), ()),
     "TPU slices": Launcher(("MEGASCALE_NUM_SLICES",), ()),
 }
 OUTER = ("SLURM", "SkyPilot")  # they start something on each machine, which may be a launcher
 
 
-def told(environment: Environment) -> Told | None:
-    """What the launcher of this process says; None: this process is a run of its own.
+def read_variables(environment: Environment) -> Launched | None:
+    """What the launcher of this process has set; None: this process is a run of its own.
 
     Raises:
       ConfigError: variables are missing, are no numbers, or contradict one another.
     """
-    found = [one for name in LAUNCHERS if (one := _said_by(name, environment))]
-    whole = [one for one in found if not one.missing]
+    every = (_of_launcher(name, environment) for name in LAUNCHERS)
+    found = {one.launcher: one for one in every if one}
+    if "SLURM" in found and _same(found.get("MPI"), found["SLURM"]):
+        del found["MPI"]  # set by srun itself (--mpi=pmi2), where no MPI started anything
+    whole = [one for one in found.values() if not one.missing]
     if not whole:
-        for one in found:
+        for one in found.values():
             raise ConfigError(
-                f"{one.said} says that this is one of several processes, and {one.missing} is not "
+                f"{one.variables}: this is one of several processes, and {one.missing} is not "
                 f"set ({one.launcher}). Set it, unset the others, or give {FLAGS}."
             )
         _check_alone(environment)
         return None
     first = whole[0]
     is_inner = LAUNCHERS[first.launcher].is_inner(environment)
-    for other in found:
-        knows = None not in (first.process, other.process)
-        differs = (first.processes, first.process) != (other.processes, other.process)
-        if knows and differs and not (is_inner and other.launcher in OUTER):
+    for other in found.values():
+        is_known = None not in (first.process, other.process)
+        if is_known and not _same(first, other) and not (is_inner and other.launcher in OUTER):
             raise ConfigError(
-                f"{first.said} ({first.launcher}) and {other.said} ({other.launcher}) contradict "
-                f"one another. Unset what is left over, or give {FLAGS}."
+                f"{first.variables} ({first.launcher}) and {other.variables} ({other.launcher}) "
+                f"contradict one another. Unset what is left over, or give {FLAGS}."
             )
     if first.processes == 1:
         return None
     launcher = LAUNCHERS[first.launcher]
-    by = LAUNCHERS["JAX"] if environment.get("JAX_COORDINATOR_ADDRESS") else launcher
+    is_moved = environment.get("JAX_COORDINATOR_ADDRESS") and first.process is not None
+    by = LAUNCHERS["JAX"] if is_moved else launcher
     address = by.address and by.read(environment, environment[by.address])
     return first._replace(address=address, devices=_devices(launcher, environment))
 
 
-def _said_by(name: str, environment: Environment) -> Told | None:
-    """What one launcher says, without its address and devices; None: nothing about several."""
+def _same(one: Launched | None, other: Launched) -> bool:
+    numbers = other.processes, other.process
+    return one is not None and (one.processes, one.process) == numbers
+
+
+def _of_launcher(name: str, environment: Environment) -> Launched | None:
+    """What one launcher has set, without its address and devices; None: nothing about several."""
     launcher = LAUNCHERS[name]
     of_processes = next((x for x in launcher.processes if environment.get(x)), None)
     if of_processes is None:
@@ -164,14 +173,14 @@ def _said_by(name: str, environment: Environment) -> Told | None:
     if launcher.address and not environment.get(launcher.address):
         missing = launcher.address
     process = _number(of_process, environment) if of_process else None
-    said = " ".join(f"{x}={environment[x]}" for x in (of_process, of_processes) if x)
+    variables = " ".join(f"{x}={environment[x]}" for x in (of_process, of_processes) if x)
     missing = "" if processes == 1 else missing
-    return Told(name, said, missing, processes, process, method=launcher.method)
+    return Launched(name, variables, missing, processes, process, method=launcher.method)
 
 
 def _number(name: str, environment: Environment) -> int:
     value = environment[name]
-    if "," in value or name == "TPU_WORKER_HOSTNAMES":
+    if name.startswith("TPU_"):  # names, separated by commas
         return value.count(",") + 1
     if not value.isdecimal():
         raise ConfigError(f"{name}={value}: expected a number. Unset it, or give {FLAGS}.")
@@ -179,14 +188,14 @@ def _number(name: str, environment: Environment) -> int:
 
 
 def _check_alone(environment: Environment) -> None:
-    """Raises ConfigError if something says that there are others, and nothing how many."""
+    """Raises ConfigError if a variable is of a run with others, and none has their number."""
     name = "JAX_COORDINATOR_ADDRESS"
     is_pod = "KUBERNETES_SERVICE_HOST" in environment and INDEX in environment
     if not environment.get(name) and not is_pod:
         return
-    said = name if environment.get(name) else INDEX
+    given = name if environment.get(name) else INDEX
     raise ConfigError(
-        f"{said}={environment[said]} is set, and nothing says how many processes there are: set "
+        f"{given}={environment[given]} is set, and the number of processes is not: set "
         "JAX_NUM_PROCESSES (1: this process is a run of its own), JAX_PROCESS_ID and "
         f"{name}, or give {FLAGS}."
     )
@@ -200,4 +209,6 @@ def _devices(launcher: Launcher, environment: Environment) -> list[int] | None:
         process, processes = launcher.local(environment)
     except (KeyError, ValueError, IndexError):
         return None
-    return [] if processes == 1 else [*own_part(process, processes)]
+    if processes == 1:
+        return []
+    return [*own_part(process, processes)] or None

@@ -16,6 +16,7 @@ from transformer_jax.errors import ConfigError, MissingProcess, UserError
 
 PATIENCE = 10.0  # seconds, after which a process says for whom it waits
 GRACE = 5.0  # seconds that the others wait longer, so that process 0 tells them who is missing
+NAMING_SECONDS = 60.0  # wait for a host's name
 PAUSE = 0.2  # seconds between two attempts, and between two looks at the clock
 HELLO, GO, LATE = "transformer-jax process", "go", "did not start within"
 
@@ -30,22 +31,33 @@ def meet(coordinator: str, num_processes: int, process_id: int, seconds: float) 
       seconds: how long to wait.
 
     Raises:
-      MissingProcess: a process did not come in time.
+      MissingProcess: a process did not come in time, or the host's name is unknown.
       ConfigError: two processes have one number, or the address cannot be used.
     """
     if num_processes == 1:
         return
     host, _, port = coordinator.rpartition(":")
-    try:
-        socket.getaddrinfo(host.strip("[]"), int(port))
-    except OSError as error:
-        raise ConfigError(
-            f"--coordinator={coordinator}: there is no host {host!r} ({error.strerror})."
-        ) from None
+    _find(coordinator, host.strip("[]"), int(port))
     if process_id == 0:
         _receive(coordinator, int(port), num_processes, seconds)
     else:
         _report(coordinator, host.strip("[]"), int(port), process_id, seconds + GRACE)
+
+
+def _find(coordinator: str, host: str, port: int) -> None:
+    """Waits until the host has an address: a cluster names a machine after it has started."""
+    clock = _Clock(NAMING_SECONDS)
+    while True:
+        try:
+            socket.getaddrinfo(host, port)
+        except OSError as error:
+            if clock.is_over(f"the name {host!r} of --coordinator={coordinator}"):
+                raise MissingProcess(
+                    f"--coordinator={coordinator}: there is no host {host!r} ({error.strerror})."
+                ) from None
+            time.sleep(PAUSE)
+        else:
+            return
 
 
 class _Clock:
@@ -82,7 +94,7 @@ def _receive(coordinator: str, port: int, num_processes: int, seconds: float) ->
     found: dict[int, socket.socket] = {}
     with server, contextlib.ExitStack() as closing:
         server.settimeout(PAUSE)
-        while missing := [i for i in range(1, num_processes) if i not in found]:
+        while missing := _missing(found, num_processes):
             names = f"process{'es' if len(missing) > 1 else ''} {', '.join(map(str, missing[:9]))}"
             if clock.is_over(names):
                 _end(found.values(), f"{names} {LATE} {seconds:.0f} s.")
@@ -101,7 +113,27 @@ def _receive(coordinator: str, port: int, num_processes: int, seconds: float) ->
                 _end(others, f"a process has --process_id={number}, and {wrong}.")
             found[number] = connection
         for connection in found.values():
-            connection.sendall(f"{GO}\n".encode())
+            with contextlib.suppress(OSError):  # JAX notices that it is gone
+                connection.sendall(f"{GO}\n".encode())
+
+
+def _missing(found: dict[int, socket.socket], num_processes: int) -> list[int]:
+    """The numbers of processes that are not there, or no longer: one may be started again."""
+    for number in [number for number, connection in found.items() if _is_closed(connection)]:
+        del found[number]
+    return [number for number in range(1, num_processes) if number not in found]
+
+
+def _is_closed(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return not connection.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    finally:
+        connection.settimeout(5.0)
 
 
 def _number(connection: socket.socket) -> int | None:

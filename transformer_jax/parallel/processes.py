@@ -18,8 +18,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from transformer_jax.errors import ConfigError, UserError
-from transformer_jax.parallel.clusters import FLAGS, told
+from transformer_jax.errors import ConfigError, MissingProcess, UserError
+from transformer_jax.parallel.clusters import FLAGS, Launched, read_variables
 from transformer_jax.parallel.meeting import meet
 
 HEARTBEAT_SECONDS = 20  # a process that is silent for so long counts as lost; JAX's default is 100
@@ -49,11 +49,12 @@ def join(
       agree_on_stops: JAX's service handles SIGTERM, and training/stopping.py asks the service.
 
     Raises:
-      ConfigError: some of the three are missing or invalid, or the other processes do not answer.
+      ConfigError: some of the three, or of a launcher's variables, are missing or invalid.
+      MissingProcess: the other processes do not answer.
     """
     has_flags = (coordinator, num_processes, process_id) != (None, None, None)
     try:
-        launched = told(os.environ)
+        launched = read_variables(os.environ)
     except ConfigError:
         if not has_flags:
             raise
@@ -68,6 +69,16 @@ def join(
     if coordinator and num_processes and process_id is not None:
         _check_address(coordinator)
         meet(coordinator, num_processes, process_id, JOINING_SECONDS)
+    _connect(coordinator, num_processes, process_id, launched, agree_on_stops)
+
+
+def _connect(
+    coordinator: str | None,
+    num_processes: int | None,
+    process_id: int | None,
+    launched: Launched | None,
+    agree_on_stops: bool,
+) -> None:
     import jax
 
     jax.config.update("jax_enable_preemption_service", agree_on_stops)
@@ -83,7 +94,9 @@ def join(
             shutdown_timeout_seconds=ENDING_SECONDS,
         )
     except (ValueError, RuntimeError, ImportError) as error:
-        raise ConfigError(
+        # A RuntimeError is of the network: the others may come later.
+        kind = MissingProcess if isinstance(error, RuntimeError) else ConfigError
+        raise kind(
             f"the processes of this run cannot find each other: {error} Start all of them with "
             "--coordinator=HOST:PORT, --num_processes and --process_id."
         ) from error
@@ -91,9 +104,19 @@ def join(
         found = jax.process_count()
         if found != launched.processes:
             raise ConfigError(
-                f"{launched.said} ({launched.launcher}), and JAX finds {found} processes. With "
-                f"mpi4py: is it for this MPI? Else give {FLAGS}."
+                f"{launched.variables} ({launched.launcher}), and JAX finds {found} processes. "
+                f"With mpi4py: is it for this MPI? Else give {FLAGS}."
             )
+
+
+def check_alone() -> None:
+    """Raises ConfigError if this process is alone and JAX knows others, as on a TPU pod."""
+    jax = sys.modules["jax"]
+    if count() < jax.process_count():
+        raise ConfigError(
+            f"This is one of {jax.process_count()} processes of a TPU pod, and each would be a run "
+            f"of its own: give {FLAGS}."
+        )
 
 
 def _check_flags(

@@ -31,7 +31,7 @@ LONGEST_REASON = 300  # characters of the reason of a failure
 LAST_LINES = 20  # lines of a log in which a command's own reason is looked for
 PACKAGE = "transformer_jax"
 SHARED = ("train", "evaluate")  # commands of a job that all processes of its run call
-ENDED_BY_SLURM = 3_600  # seconds until SLURM has ended a job that it asked to stop
+ENDED_BY_SLURM = 600  # seconds until SLURM has ended a job that it asked to stop
 Commands = Callable[[Job], list[list[str]]]  # a job's commands, each the arguments of `python -m`
 
 

@@ -3,17 +3,19 @@
 import os
 import signal
 import threading
+import time
 from types import FrameType
 
 from transformer_jax.parallel import processes
 
 # SLURM announces the end of a job's time with the signal that --signal names, often SIGUSR1.
 ANNOUNCED = (signal.SIGUSR1, signal.SIGUSR2)
+SAME = 2.0  # seconds in which a further signal is the same one: some schedulers signal twice
 ASKING = (signal.SIGTERM, signal.SIGINT, *ANNOUNCED)
 
 
 class StopRequest:
-    """A context in which a signal of ASKING asks to stop; a second one has its usual effect.
+    """A context in which a signal of ASKING asks to stop; a later one has its usual effect.
 
     Any one of several processes may receive it; JAX's service then chooses a step at which all
     stop. Only the main thread can set handlers, so in other threads signals are not handled.
@@ -21,6 +23,7 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.signal = 0  # the signal received; 0: none
+        self._first: float | None = None  # when the first signal came
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> "StopRequest":
@@ -44,11 +47,15 @@ class StopRequest:
         return bool(self.signal)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self._restore()
-        if processes.count() == 1:
-            self.signal = number
-        else:
-            os.kill(os.getpid(), signal.SIGTERM)
+        if self._first is None:
+            self._first = time.monotonic()
+            if processes.count() == 1:
+                self.signal = number
+            else:
+                os.kill(os.getpid(), signal.SIGTERM)
+        elif time.monotonic() - self._first > SAME:
+            self._restore()
+            os.kill(os.getpid(), number)
 
     def _restore(self) -> None:
         for number, handler in self._before.items():

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from transformer_jax.errors import ConfigError
+from transformer_jax.parallel.clusters import read_variables
 from transformer_jax.parallel.devices import own_part, visible_gpus
 
 POLL_SECONDS = 0.2
@@ -34,15 +35,25 @@ def supervise(arguments: Sequence[str], workdir: str, processes: int | None, res
       workdir: the run's folder.
       processes: how many to start here, which divide the GPUs equally; None: one, which the
         arguments or a launcher may make one of several.
-      restarts: so many deaths in a row without a new checkpoint end the run.
+      restarts: so many deaths in a row without a new checkpoint end the run; 0: any death does.
 
     Raises:
-      ConfigError: the GPUs cannot be divided, or a number is below 1.
+      ConfigError: the GPUs cannot be divided, a number is too small, or a launcher has started
+        this process in a way that leaves no room for others.
       SystemExit: the run ended with another status than 0.
     """
-    for name, value in (("num_processes", processes), ("restarts", restarts)):
-        if value is not None and value < 1:
-            raise ConfigError(f"--{name}={value}: expected at least 1.")
+    if restarts < 0 or (processes is not None and processes < 1):
+        raise ConfigError(
+            f"--num_processes={processes} --restarts={restarts}: a number is too small."
+        )
+    if launched := read_variables(os.environ):
+        if processes is not None:
+            raise ConfigError(
+                f"{launched.launcher} starts the processes of this run ({launched.variables}): "
+                f"leave out --num_processes={processes}."
+            )
+        if launched.method:
+            raise ConfigError("--restarts: a process of MPI cannot be started again by itself.")
     checkpoints = Path(workdir) / "checkpoints"
     group = _Group([*arguments, "--restarts=0"], processes)
     deaths = 0
@@ -52,29 +63,32 @@ def supervise(arguments: Sequence[str], workdir: str, processes: int | None, res
         if group.asked or status in LASTING:
             break
         step = _newest(checkpoints)
-        deaths = 1 if step > before else deaths + 1
-        said = f"transformer-jax: {group.death} at a checkpoint of step {step}"
+        deaths = 0 if step > before else deaths + 1
+        died = f"transformer-jax: {group.death} at a checkpoint of step {step}"
         if deaths >= restarts:
-            _say(f"{said}; this was death {deaths} without a newer one, and the run ends.")
+            _print(f"{died}, {deaths} deaths without a newer one: the run ends.")
             break
-        _say(f"{said}; starting again (death {deaths} of {restarts} without a newer one).")
+        _print(f"{died}; starting again ({deaths} of {restarts} deaths without a newer one).")
         group.wait(min(LONGEST_PAUSE, 2.0 ** (deaths - 1)))
         if group.asked:
+            status = -group.asked
             break
+    if group.asked and status < 0:  # it may have died of something else just before
+        status = -group.asked
     if status:
         sys.exit(status if status > 0 else 128 - status)
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     with contextlib.suppress(OSError):
         print(line, file=sys.stderr, flush=True)
 
 
 def _newest(checkpoints: Path) -> int:
     """The step of the newest checkpoint; 0: there is none."""
-    if not checkpoints.is_dir():
-        return 0
-    names = (path.name for path in checkpoints.iterdir())
+    names = list[str]()
+    with contextlib.suppress(OSError):
+        names = [path.name for path in checkpoints.iterdir()]
     return max((int(name) for name in names if name.isdecimal()), default=0)
 
 

@@ -51,9 +51,6 @@ def attend(
     Returns:
       `[batch, query_len, heads, d_v]` in the values' type, and the weights before dropout, float32.
 
-    Raises:
-      TypeError: the mask has another type: a mask that is added is the `bias`.
-
     Source: Vaswani et al. 2017, section 3.2.1, equation 1.
     """
     if mask.dtype != bool:
