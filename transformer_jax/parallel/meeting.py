@@ -106,7 +106,7 @@ def _receive(coordinator: str, port: int, num_processes: int, seconds: float) ->
             number = _number(connection)
             if number is None:
                 continue
-            if number not in missing:
+            if number not in _missing(found, num_processes):
                 others = [connection, *found.values()]
                 is_too_large = number >= num_processes
                 wrong = f"there are {num_processes}" if is_too_large else "so has another"
