@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import shlex
 import shutil
 import signal
@@ -230,9 +231,8 @@ class Cases:
         done = subprocess.run(["sbatch", "--parsable", script], cwd=ROOT, capture_output=True)
         assert done.returncode == 0, done.stderr
         wait_for(lambda: not _printed("squeue", "-h"), "the end of the job", 3_600)
-        continued = log.read_text().count("continuing from step")
-        found = self.compared(name) | {"continued": continued}
-        found["good"] &= found["equals_two"] and continued >= 1
+        found = self.compared(name) | {"continued_from": _continued(log)}
+        found["good"] &= found["equals_two"] and _stopped_well(found)
         return found
 
     def sweep(self, name: str, slurm: str) -> subprocess.Popen:
@@ -252,8 +252,8 @@ class Cases:
         assert status == 0, f"status {status}: see {self.folder}/{name}.log"
         copied = f"row_of_{name}"
         os.symlink(self.row(name), self.folder / copied)
-        log = self.row(name).with_name("seed-0.log.txt").read_text()
-        found = self.compared(copied) | {"continued": log.count("continuing from step")}
+        log = self.row(name).with_name("seed-0.log.txt")
+        found = self.compared(copied) | {"continued_from": _continued(log)}
         found["good"] &= found["equals_two"]
         return found
 
@@ -272,14 +272,14 @@ class Cases:
         for job in _printed("squeue", "-h", "-t", "R", "-o", "%A").split():
             subprocess.run(["scontrol", "requeue", job], check=True)
         found = self.of_row("requeue", running)
-        found["good"] &= found["continued"] >= 1
+        found["good"] &= len(found["continued_from"]) >= 1
         return found
 
     def walltime(self) -> dict[str, Any]:
         """A job's time ends in the middle: SIGUSR2, a checkpoint, and submitit requeues it."""
         keys = "timeout_min=2,slurm_signal_delay_s=30,slurm_max_num_timeout=30"
         found = self.of_row("walltime_long", self.sweep("walltime_long", keys))
-        found["good"] &= found["continued"] >= 1
+        found["good"] &= _stopped_well(found)
         return found
 
     def restarts(self) -> dict[str, Any]:
@@ -309,6 +309,16 @@ BATCH = """#!/bin/bash
 srun {train}
 case $? in 138 | 143) scontrol requeue $SLURM_JOB_ID ;; esac
 """
+
+
+def _continued(log: Path) -> list[int]:
+    """The steps from which a run continued."""
+    return [int(step) for step in re.findall(r"continuing from step (\d+)", log.read_text())]
+
+
+def _stopped_well(found: dict[str, Any]) -> bool:
+    """Whether a run continued from a checkpoint that only its stop can have written."""
+    return any(step % RUN["train.checkpoint_every"] for step in found["continued_from"])
 
 
 def _training(workdir: Path) -> list[int]:
