@@ -240,14 +240,14 @@ class Cases:
         found["good"] &= found["equals_two"] and _stopped_well(found)
         return found
 
-    def sweep(self, name: str, slurm: str) -> subprocess.Popen:
+    def sweep(self, name: str, slurm: str, *flags: str) -> subprocess.Popen:
         """Starts a table of two rows, each two processes, through submitit and sbatch."""
         run = LONG if name.endswith("_long") else MID if name.endswith("_mid") else RUN
         keys = [f"--config.{key}={value}" for key, value in run.items() if key != "model.d_ff"]
         command = [sys.executable, "-m", "experiments.sweep", "--config=configs/demo.py", *keys]
         command += ["--config.model.d_ff=64,32", "--seeds=0", "--launcher=slurm"]
         command += [f"--slurm=nodes=2,{slurm}", f"--runs={self.folder / name}"]
-        command += [f"--out={self.folder / name}_table"]
+        command += [f"--out={self.folder / name}_table", *flags]
         with (self.folder / f"{name}.log").open("ab") as log:
             return subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
 
@@ -283,7 +283,7 @@ class Cases:
     def walltime(self) -> dict[str, Any]:
         """A job's time ends in the middle: SIGUSR2, a checkpoint, and submitit requeues it."""
         keys = "timeout_min=2,slurm_signal_delay_s=30,slurm_max_num_timeout=30"
-        found = self.of_row("walltime_long", self.sweep("walltime_long", keys))
+        found = self.of_row("walltime_long", self.sweep("walltime_long", keys, "--rows=d_ff=64"))
         found["good"] &= _stopped_well(found)
         return found
 
