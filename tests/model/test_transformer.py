@@ -22,6 +22,7 @@ from tests.fixtures.tiny import (
 )
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.axes import unboxed
+from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.interfaces import Now, SearchSizes
 from transformer_jax.model.parameters import abstract_params
 from transformer_jax.model.sides.transformer import watched_layer
@@ -79,6 +80,11 @@ def equations(jaxpr):
                 yield from equations(closed.jaxpr)
         else:
             yield equation
+
+
+def test_a_model_is_made_of_a_config_and_sizes():
+    with pytest.raises(TypeError, match="config is of type int, not ModelConfig"):
+        make_model(600, ModelConfig())
 
 
 def test_bfloat16_is_for_matrix_products_and_float32_for_all_that_adds_up():

@@ -47,7 +47,7 @@ def serve(
         raise UserError("serve needs two packages: pip install starlette uvicorn.") from None
     with listen(host, port) as listening:
         run = Run(load_model(workdir, checkpoint, overrides=overrides))
-        sources = run.config.model.sources
+        sources = run.loaded.model.sources
         if not sources:
             raise UserError(
                 f"{workdir} is a language model: serve answers a source. Use translate, which "

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.errors import ConfigError
 from transformer_jax.model.attention.combinations import COMBINATIONS
 from transformer_jax.model.attention.cross_normalizers import stateful
 from transformer_jax.model.axes import (
@@ -47,7 +46,7 @@ from transformer_jax.model.outputs.choices import OUTPUTS
 from transformer_jax.model.outputs.cross_entropy import LossSettings
 from transformer_jax.model.outputs.objectives import objective_of
 from transformer_jax.model.outputs.softmax_output import Softmax, with_bias
-from transformer_jax.model.sides.choices import DECODERS, ENCODERS, longest, problems
+from transformer_jax.model.sides.choices import DECODERS, ENCODERS, longest
 from transformer_jax.model.sides.embeddings import VOCABULARY_MULTIPLE, Embedding, padded_vocabulary
 from transformer_jax.text.batches import Batch, Packed
 from transformer_jax.text.vocabulary import Sizes, both_sides
@@ -367,16 +366,14 @@ def make_model(
     """The model of a config.
 
     Args:
-      config: keys of the model.
+      config: keys of the model, whose parts fit each other (config/checks.py).
       sizes: of the vocabularies, real, not padded; a number: one vocabulary for both sides.
       remat: computes layers again in the backward pass instead of keeping their arrays.
       watch: returns the weights of the watched layer.
 
     Raises:
-      ConfigError: the parts that the config names do not fit each other.
+      TypeError: the config is of another type.
     """
     if not isinstance(config, ModelConfig):
         raise TypeError(f"config is of type {type(config).__name__}, not ModelConfig.")
-    if wrong := [*problems(config)]:
-        raise ConfigError(" ".join(wrong))
     return EncoderDecoder(config, both_sides(sizes), remat, watch)
