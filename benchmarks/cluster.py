@@ -103,9 +103,8 @@ def slurm(folder: Path) -> Iterator[None]:
     ports = dict(zip(("port", "first", "second"), _free_ports(3), strict=True))
     settings.write_text(SETTINGS.format(folder=folder, **NODES, **ports))
     os.environ["SLURM_CONF"] = str(settings)
-    files = ("key", "socket", "pid", "log", "seed")
-    names = {"key": "key-file", "pid": "pid-file", "log": "log-file", "seed": "seed-file"}
-    options = [f"--{names.get(name, name)}={munge / name}" for name in files]
+    files = ("key-file", "socket", "pid-file", "log-file", "seed-file")
+    options = [f"--{name}={munge / name.removesuffix('-file')}" for name in files]
     try:
         socket.gethostbyname(NODES["host"])
         subprocess.run(["munged", *options], check=True)
@@ -157,9 +156,8 @@ class Cases:
         self.folder, self.kills, self.draw = folder, kills, draw
 
     def command(self, name: str, *flags: str) -> list[str]:
-        """The run of that name, which is long or of middle length if the name ends so."""
-        run = LONG if name.endswith("_long") else MID if name.endswith("_mid") else RUN
-        keys = [f"--config.{key}={value}" for key, value in run.items()]
+        """The run of that name."""
+        keys = [f"--config.{key}={value}" for key, value in _run(name).items()]
         command = [sys.executable, "-m", "transformer_jax", "train", "--config=configs/demo.py"]
         return [*command, f"--workdir={self.folder / name}", *keys, *flags]
 
@@ -242,8 +240,8 @@ class Cases:
 
     def sweep(self, name: str, slurm: str, *flags: str) -> subprocess.Popen:
         """Starts a table of two rows, each two processes, through submitit and sbatch."""
-        run = LONG if name.endswith("_long") else MID if name.endswith("_mid") else RUN
-        keys = [f"--config.{key}={value}" for key, value in run.items() if key != "model.d_ff"]
+        run = {key: value for key, value in _run(name).items() if key != "model.d_ff"}
+        keys = [f"--config.{key}={value}" for key, value in run.items()]
         command = [sys.executable, "-m", "experiments.sweep", "--config=configs/demo.py", *keys]
         command += ["--config.model.d_ff=64,32", "--seeds=0", "--launcher=slurm"]
         command += [f"--slurm=nodes=2,{slurm}", f"--runs={self.folder / name}"]
@@ -314,6 +312,11 @@ BATCH = """#!/bin/bash
 srun {train}
 case $? in 138 | 143) scontrol requeue $SLURM_JOB_ID ;; esac
 """
+
+
+def _run(name: str) -> dict[str, Any]:
+    """The keys of a run, which is long or of middle length if its name ends so."""
+    return LONG if name.endswith("_long") else MID if name.endswith("_mid") else RUN
 
 
 def _continued(log: Path) -> list[int]:

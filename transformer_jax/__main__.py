@@ -29,7 +29,6 @@ from transformer_jax.use.environment import (
     ended_by_interrupts,
     open_missing_streams,
 )
-from transformer_jax.use.supervised import supervise
 
 if TYPE_CHECKING:
     from transformer_jax.config.schema import Config
@@ -287,9 +286,12 @@ def prepare_call(
         return lambda: print(to_json(values["config"]), end="")
     if PROCESSES[0] in command.flags:
         coordinator, number, this = (values.pop(flag.name) for flag in PROCESSES)
-        here = number if coordinator is this is None else None  # so many are started here
+        # Without an address and a number of its own, `train` starts this many processes itself.
+        here = number if coordinator is None and this is None else None
         restarts = values.pop("restarts", 0)
         if restarts or (restarts is None and here is not None):
+            from transformer_jax.use.supervised import supervise
+
             return functools.partial(supervise, arguments, values["workdir"], here, restarts or 0)
         processes.join(coordinator, number, this, agree_on_stops=name == "train")
     if command.uses_devices:

@@ -139,9 +139,9 @@ def running(script):
 
 
 def wait_for(path):
-    """Returns when the file is there."""
+    """Returns when the file is there and written."""
     for _ in range(3_000):
-        if path.exists():
+        if path.exists() and path.read_text():
             return
         time.sleep(0.01)
     raise TimeoutError(path)
@@ -158,6 +158,7 @@ def test_signals_are_passed_on_and_end_the_run(number, status, running, script):
 def test_a_killed_supervisor_takes_its_process_with_it(running, script):
     running.kill()
     wait_for(script.parent / "ended")
+    assert (script.parent / "ended").read_text() == "143\n"
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from transformer_jax.decoding.scoring import Forced, forced_scores
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.parallel import processes
+from transformer_jax.text.lines import is_text
 from transformer_jax.text.sources import encode_sources
 from transformer_jax.text.vocabulary import EOS, Vocabulary
 
@@ -116,12 +117,10 @@ class LineTranslator:
           DataError: a line is not text: it has half of a surrogate pair; or a source line has
             not as many sentences as the model reads.
         """
-        try:
-            "".join(lines).encode()
-        except UnicodeEncodeError:
+        if not all(map(is_text, lines)):
             raise DataError(
                 "A line has half of a surrogate pair, or bytes that are not UTF-8: it is not text."
-            ) from None
+            )
         if is_target:
             encoded = self.vocabulary.target.encode_lines(lines)
         else:

@@ -36,6 +36,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacremoses.corpus import NonbreakingPrefixes
 
 from transformer_jax.errors import DataError
+from transformer_jax.text.lines import is_text
 
 # sacreBLEU's tokens of languages that are written without spaces. Its own for Japanese needs a
 # dictionary, and scores would depend on whether it is installed.
@@ -97,7 +98,7 @@ def score(
     if not any(line.strip() for lines in sets for line in lines):
         raise DataError(f"{direction}: the references have no text, so nothing can be scored.")
     for line in (line for lines in sets for line in lines):
-        if not line.isprintable() and re.search("[\ud800-\udfff]", line):
+        if not is_text(line):
             raise DataError(f"{direction}: a reference has half of a surrogate pair: {line!r:.60}.")
     bleu_metric = BLEU(tokenize=tokens_of_language(tgt))
     chrf_metric = CHRF()

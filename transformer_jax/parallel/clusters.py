@@ -134,7 +134,7 @@ def read_variables(environment: Environment) -> Launched | None:
                 f"{one.variables}: this is one of several processes, and {one.missing} is not "
                 f"set ({one.launcher}). Set it, unset the others, or give {FLAGS}."
             )
-        _check_alone(environment)
+        _check_left_over(environment)
         return None
     first = whole[0]
     is_inner = LAUNCHERS[first.launcher].is_inner(environment)
@@ -187,7 +187,7 @@ def _number(name: str, environment: Environment) -> int:
     return int(value)
 
 
-def _check_alone(environment: Environment) -> None:
+def _check_left_over(environment: Environment) -> None:
     """Raises ConfigError if a variable is of a run with others, and none has their number."""
     name = "JAX_COORDINATOR_ADDRESS"
     is_pod = "KUBERNETES_SERVICE_HOST" in environment and INDEX in environment

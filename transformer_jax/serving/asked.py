@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from transformer_jax.text.lines import is_text
 from transformer_jax.text.sources import TAB
 
 
@@ -113,10 +114,8 @@ def _check_line(line: Any, name: str, limits: Limits) -> None:
         raise Refused(400, f"{name} has a line end: give each sentence as a line of its own.")
     if len(line) > limits.characters:
         raise Refused(413, f"{name} has {len(line)} characters: at most {limits.characters}.")
-    try:
-        line.encode()
-    except UnicodeEncodeError:
-        raise Refused(400, f"{name} has half of a surrogate pair.") from None
+    if not is_text(line):
+        raise Refused(400, f"{name} has half of a surrogate pair.")
 
 
 def _check_sources(line: str, name: str, model: Model) -> None:

@@ -81,6 +81,15 @@ def check_utf8(buffer: Buffer, starts: np.ndarray, name: str) -> None:
             ) from None
 
 
+def is_text(line: str) -> bool:
+    """Whether a line has no half of a surrogate pair, so that it can be written as UTF-8."""
+    try:
+        line.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def decode_line(buffer: Buffer, start: int, end: int) -> str:
     """The line in buffer[start:end], without its "\\n" or "\\r\\n"."""
     line = buffer[start:end]

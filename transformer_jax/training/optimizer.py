@@ -130,8 +130,7 @@ def make_optimizer(
     Raises:
       ConfigError: a setting is invalid.
     """
-    check_training(train)
     norm = train.clip_norm
-    clip = optax.identity() if norm is None else optax.clip_by_global_norm(norm)
     rate = learning_rate_schedule(train, d_model)
+    clip = optax.identity() if norm is None else optax.clip_by_global_norm(norm)
     return optax.chain(clip, OPTIMIZERS[train.optimizer](train, rate, axes))

@@ -15,6 +15,7 @@ from types import FrameType
 from transformer_jax.errors import ConfigError
 from transformer_jax.parallel.clusters import read_variables
 from transformer_jax.parallel.devices import own_part, visible_gpus
+from transformer_jax.training.stopping import ASKING
 
 POLL_SECONDS = 0.2
 PATIENCE = 60.0  # seconds, after which processes that should end with another one are killed
@@ -35,7 +36,8 @@ def supervise(arguments: Sequence[str], workdir: str, processes: int | None, res
       workdir: the run's folder.
       processes: how many to start here, which divide the GPUs equally; None: one, which the
         arguments or a launcher may make one of several.
-      restarts: so many deaths in a row without a new checkpoint end the run; 0: any death does.
+      restarts: the run ends after this many deaths in a row without a new checkpoint; 0: after
+        any death.
 
     Raises:
       ConfigError: the GPUs cannot be divided, a number is too small, or a launcher has started
@@ -103,7 +105,7 @@ class _Group:
         self.death = ""  # which process died, and of what
         self._running: list[subprocess.Popen[bytes]] = []
         self._parts = [_visible(n, size) if size > 1 else {} for n in range(size)]
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+        for number in ASKING:
             signal.signal(number, self._pass_on)
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
@@ -116,8 +118,10 @@ class _Group:
         address = f"localhost:{_free_port()}"
         self._running = []
         for number in range(self.size):
-            flags = [f"--coordinator={address}", f"--num_processes={self.size}"]
-            flags = [*flags, f"--process_id={number}"] if self.is_together else []
+            flags = list[str]()
+            if self.is_together:
+                flags = [f"--coordinator={address}", f"--num_processes={self.size}"]
+                flags.append(f"--process_id={number}")
             self._running.append(
                 subprocess.Popen(
                     [sys.executable, "-m", "transformer_jax", "train", *self.arguments, *flags],
