@@ -105,11 +105,14 @@ def test_a_config_is_printed_as_json_with_or_without_a_run(called, preset, tmp_p
 
 EVALUATE = {"workdir": ["w"], "split": None, "src": None, "ref": None}
 EVALUATE |= {"checkpoint": "latest", "beam_size": None, "examples": 0, "overrides": {}}
+EVALUATE |= {"source": None}
 SEVERAL = {"workdir": ["w", "v"], "src": "a", "ref": ["b", "c", "d"]}
 SEARCH = {"checkpoint": "7", "beam_size": 1, "examples": 3}
 OVERRIDDEN = EVALUATE | {"overrides": {"decode.length_penalty": 1.0, "data.path": "x"}}
+FROM_TO = {"source": "de", "overrides": {"decode.to": "fr"}}
 SENTENCE = {"workdir": "w", "sentence": "A dog.", "kind": "cross", "layer": None}
 SENTENCE |= {"head": None, "output": "attention.png", "checkpoint": "latest", "target": None}
+SENTENCE |= {"overrides": {}}
 CALLS = {
     "evaluate --workdir=w": EVALUATE,
     "evaluate --workdir=w,v --src=a --ref=b --ref=c,d": EVALUATE | SEVERAL,
@@ -117,6 +120,8 @@ CALLS = {
     "evaluate --workdir=w --config.decode.length_penalty=1 --config.data.path=x": OVERRIDDEN,
     "average --workdir=w": {"workdir": "w", "last": 5},
     "average --workdir=w --last=20": {"workdir": "w", "last": 20},
+    # A flag that stands for a key.
+    "evaluate --workdir=w --from=de --to=fr": EVALUATE | FROM_TO,
     # An argument without a name may come before or after the flags.
     "attention 'A dog.' --workdir=w": SENTENCE,
     "attention --workdir=w 'A dog.'": SENTENCE,

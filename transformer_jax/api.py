@@ -244,7 +244,7 @@ class Run:
             pairs = pairs_of_split(self.config, split, run)
             sources, references = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
         given, wanted = _paired(sources, references)
-        return score(self.translate(given), wanted, self.config.data.src, self.config.data.tgt)
+        return score(self.translate(given), wanted, *self.config.data.between(split))
 
     @_in_python_s_words
     def logits(self, sources: Sequence[str], targets: Sequence[str]) -> list[PairLogits]:

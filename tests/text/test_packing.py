@@ -144,3 +144,35 @@ def test_the_source_row_ignores_pairs_that_are_not_trained_on():
     assert source_row_length(src, tgt, 128) > 128
     assert source_row_length(np.array([38] + [10] * 200), np.full(201, 20), 40) == 40
     assert source_row_length(src[101:], tgt[101:], 100) == 104  # nothing to go by
+
+
+def test_an_epoch_has_each_pair_as_often_as_its_weight_says():
+    src, tgt = lognormal_lengths(600)
+    weights = np.repeat([1.0, 2.5, 0.25], 200)
+    plan = plan_rows(src, tgt, 256, 256, 0, weights=weights)
+    check(plan, src, tgt, list(range(600)))
+    rows = [{float(weights[pair]) for pair in row} for row in rows_of(plan)]
+    assert all(len(row) == 1 for row in rows)  # a row's pairs have one weight
+    epochs = 8
+    seen = [
+        row
+        for epoch in range(epochs)
+        for row in plan.rows_of_epoch(epoch, np.arange(plan.epoch_rows))
+    ]
+    times = np.bincount(seen, minlength=len(plan)) / epochs
+    for row, [weight] in enumerate(rows):
+        # After whole epochs a group's rows differ by one, and a group's number of rows is rounded.
+        assert abs(times[row] - weight) < 1 / epochs + weight / 10
+    few = plan.rows_of_epoch(3, np.array([plan.epoch_rows - 1, 0]))
+    whole = plan.rows_of_epoch(3, np.arange(plan.epoch_rows))
+    assert few.tolist() == [whole[-1], whole[0]]
+
+
+def test_without_weights_an_epoch_is_the_plan():
+    src, tgt = lognormal_lengths(300)
+    plan = plan_rows(src, tgt, 256, 256, 0)
+    equal = plan_rows(src, tgt, 256, 256, 0, weights=np.full(300, 1.0))
+    np.testing.assert_array_equal(plan.pair_order, equal.pair_order)
+    slots = np.random.default_rng(0).permutation(len(plan))
+    assert plan.epoch_rows == len(plan)
+    np.testing.assert_array_equal(plan.rows_of_epoch(7, slots), slots)

@@ -352,3 +352,37 @@ def test_a_model_of_another_form_is_refused_with_the_flags_to_train_it(options, 
     model = module._trained(iter(LINES), **options)
     with pytest.raises(DataError, match=f"theirs has .*{found}.*--pad_id=0 .*--byte_fallback"):
         Vocabulary(model, "theirs")
+
+
+# Codes of languages and tags ------------------------------------------------------------------
+
+CODES = (">>de<<", ">>bt<<")
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_codes_that_begin_a_source_line_are_one_subword_each(separate):
+    if separate:
+        coded: Vocabulary = train_vocabularies(LINES, LINES, CONFIG, 0, CODES)
+    else:
+        coded = train_vocabulary(LINES, CONFIG, 0, CODES)
+    text = "Hund läuft"
+    ids = coded.encode(text)
+    assert coded.codes == {">>de<<": 4, ">>bt<<": 5} and coded.size == CONFIG.size
+    assert coded.encode(f">>bt<< {text}") == [5, *ids]
+    assert coded.encode(f" >>de<<  >>bt<<{text}") == [4, 5, *ids]
+    assert coded.decode([4, 5, *ids]) == text
+    assert coded.encode(">>de<<") == coded.encode(">>de<< \t") == []  # a line without text
+    assert 4 not in coded.encode(f"{text} >>de<<")  # only at the beginning
+    again = pickle.loads(pickle.dumps(coded))
+    assert again.encode_lines([f">>bt<< {text}", "", text])[0].tolist() == [5, *ids]
+    coded.check_codes(CODES)
+    with pytest.raises(DataError, match="no subword >>fr<<.* it knows: bt, de"):
+        coded.check_codes([">>de<<", ">>fr<<"])
+    # The target writes text, whatever it looks like.
+    if separate:
+        assert not coded.target.codes and 4 not in coded.target.encode(">>de<< Hund")
+
+
+def test_a_vocabulary_without_codes_reads_them_as_text(vocabulary):
+    assert not vocabulary.codes
+    assert vocabulary.decode(vocabulary.encode(">>de<< Hund")) == ">>de<< Hund"

@@ -81,7 +81,7 @@ def test_a_second_run_finds_the_vocabulary_made(tmp_path, monkeypatch):
     monkeypatch.setenv("TRANSFORMER_JAX_CACHE", str(tmp_path / "cache"))
     trained = []
 
-    def spy(lines, config, seed):
+    def spy(lines, config, seed, codes):
         trained.append((config.size, seed))
         return train_vocabulary(lines, config, seed)
 

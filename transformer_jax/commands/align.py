@@ -1,8 +1,9 @@
 """The `align` command: word alignments of given translations, by encoder-decoder attention."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from transformer_jax.api import Run
 from transformer_jax.errors import ConfigError, DataError
@@ -14,7 +15,7 @@ from transformer_jax.text.hmm_aligner import hmm_alignments
 from transformer_jax.text.lines import TextLines
 from transformer_jax.text.pharaoh import read_alignments
 from transformer_jax.text.words import words_of
-from transformer_jax.use.loading import load_model
+from transformer_jax.use.loading import NO_OVERRIDES, load_model
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +31,7 @@ def align(
     gold: str | None = None,
     layer: int | None = None,
     checkpoint: str = "latest",
+    overrides: Mapping[str, Any] = NO_OVERRIDES,
 ) -> None:
     """Prints a line "i-j i-j ..." for each pair of lines: source word i, target word j, from 0.
 
@@ -45,6 +47,7 @@ def align(
       gold: a file of the right links, in the same form; None: none.
       layer: of the decoder, from 1; None: model.watched_layer.
       checkpoint: "latest", "best", "average", a step, or an average's name.
+      overrides: keys of `decode` and their values.
 
     Raises:
       UserError: there is no such run, checkpoint, file or layer, the files differ in length, a gold
@@ -57,7 +60,7 @@ def align(
             raise ConfigError("--layer and --checkpoint are of a run: add --workdir=FOLDER.")
         _align_alone(pairs, right)
         return
-    run = Run(load_model(workdir, checkpoint))
+    run = Run(load_model(workdir, checkpoint, overrides=overrides))
     changed = 0
     means = []
     for start in range(0, len(pairs), LINES):

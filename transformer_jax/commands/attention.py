@@ -7,7 +7,7 @@ Dimension key
 import io
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from transformer_jax.model.attention.maps import USES, uses_of
 from transformer_jax.reporting.page import Code, Heading, Part, Picture, Text, write_page
 from transformer_jax.reporting.plots import printable, save_figure
 from transformer_jax.runs.run_folder import RunFolder
-from transformer_jax.use.loading import LoadedModel, load_model
+from transformer_jax.use.loading import NO_OVERRIDES, LoadedModel, load_model
 
 ALL = "all"  # the --kind of all of KINDS
 PICTURES = (".png", ".pdf", ".svg")  # of one layer
@@ -117,6 +117,7 @@ def attention(
     head: int | None = None,
     checkpoint: str = "latest",
     target: str | None = None,
+    overrides: Mapping[str, Any] = NO_OVERRIDES,
 ) -> Path:
     """Prints a sentence's translation and the path of the file with the attention of each head.
 
@@ -131,6 +132,7 @@ def attention(
       head: from 1; None: all.
       checkpoint: "latest", "best", "average", a step, or an average's name.
       target: the translation that the model is given; None: its own.
+      overrides: keys of `decode` and their values.
 
     Raises:
       UserError: there is no such run, checkpoint, kind or layer, the sentence or target is blank,
@@ -144,7 +146,7 @@ def attention(
             f"--output={output} is a file of the run in {workdir}, and would be overwritten. Give "
             "another name."
         )
-    run = Run(load_model(workdir, checkpoint))
+    run = Run(load_model(workdir, checkpoint, overrides=overrides))
     _check_kinds(run.loaded, () if kind == ALL else [kind], layer)
     found = run.attention(sentence, target)
     kinds = list(found.kinds) if kind == ALL else [kind]

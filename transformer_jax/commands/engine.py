@@ -117,7 +117,8 @@ def engine_lines(loaded: LoadedModel, engine: str) -> LineTranslator:
         "batch_type": "tokens",
         "max_batch_size": decode.tokens_per_batch,
     }
-    return LineTranslator(loaded.vocabulary, EngineTranslator(loaded, opened, search))
+    engine_translator = EngineTranslator(loaded, opened, search)
+    return LineTranslator(loaded.vocabulary, engine_translator, loaded.config.data.targets)
 
 
 def _opened(path: Path, quantization: str) -> Any:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 
 from transformer_jax import __version__
+from transformer_jax.config.data import Text, directed
 from transformer_jax.config.schema import Config
 from transformer_jax.decoding.lines import LineTranslator
 from transformer_jax.errors import ConfigError, DataError, RunError
@@ -27,10 +28,10 @@ from transformer_jax.reporting.plots import printable
 from transformer_jax.reporting.provenance import revision
 from transformer_jax.runs.evaluations import evaluation_path, text_digest, write_evaluation
 from transformer_jax.runs.run_folder import RunFolder
-from transformer_jax.text.by_position import Joined
 from transformer_jax.text.corpora import TextPairs, open_corpus
 from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.text.lines import TextLines
+from transformer_jax.text.mixture import plain_parts
 from transformer_jax.use.loading import (
     NO_OVERRIDES,
     LoadedModel,
@@ -73,6 +74,7 @@ def evaluate(
     checkpoint: str = "latest",
     beam_size: int | None = None,
     examples: int = 0,
+    source: str | None = None,
     overrides: Mapping[str, Any] = NO_OVERRIDES,
 ) -> Evaluation:
     """Translates a split or a file; prints the scores and writes them to WORKDIR/evaluations.
@@ -83,20 +85,20 @@ def evaluate(
 
     Args:
       workdir: the run's folder; several: an ensemble of their models.
-      split: "train", "valid", "test", or a file stem or TFDS split of the run's corpus; None:
-        "test".
+      split: "train", "valid", "test", a file stem or TFDS split; "test:de-fr"; None: "test".
       src: a file of source lines to use instead of a split, together with `ref`.
       ref: the files of its references, one or several.
       checkpoint: "latest", "best", "average", a step, or an average's name, such as "40-last5".
       beam_size: None: the run's.
       examples: number of evenly spaced translations to print with their sources and references.
+      source: with decode.to, the direction of the split; None: what `split` says.
       overrides: keys of `decode` and `data` and their values.
 
     Raises:
       UserError: there is no such run, checkpoint, split or file, or the folder cannot be written.
     """
     _check(split, src, ref, examples)
-    name = "test" if split is None else split
+    name, overrides = _directed(split or "test", src, source, overrides)
     _check_overrides(name, src, overrides)
     folders = [workdir] if isinstance(workdir, str) else list(workdir)
     run = RunFolder(folders[0])
@@ -125,12 +127,27 @@ def evaluate(
     return whole._replace(parts=found)
 
 
+def _directed(
+    split: str, src: str | None, source: str | None, overrides: Mapping[str, Any]
+) -> tuple[str, Mapping[str, Any]]:
+    """The split in its direction, and the overrides without the target language that it names."""
+    target = overrides.get("decode.to")
+    if src is not None or source is target is None:
+        if source is not None:
+            raise ConfigError("--from is for a split; with --src=FILE leave it out.")
+        return split, overrides
+    if source is None or target is None:
+        raise ConfigError("--from and --to belong together: the direction of a split.")
+    others = {key: value for key, value in overrides.items() if key != "decode.to"}
+    return f"{split}:{source}-{target}", others
+
+
 def _check_overrides(name: str, src: str | None, overrides: Mapping[str, Any]) -> None:
     """Raises ConfigError if a key of data changes nothing."""
     if src is not None and (unread := sorted(x for x in overrides if x.startswith("data."))):
         raise ConfigError(f"--config.{unread[0]} changes nothing with --src=FILE: leave one out.")
     for own in ("test", "valid"):
-        if f"data.{own}" in overrides and name != own:
+        if f"data.{own}" in overrides and name.partition(":")[0] != own:
             raise ConfigError(f"--config.data.{own} changes nothing with --split={name}.")
 
 
@@ -147,7 +164,8 @@ class _Keeper(NamedTuple):
         run = RunFolder(self.folders[0])
         sources = [pair.src for pair in text.pairs]
         references, *others = [[pair.tgt for pair in one] for one in text.with_references]
-        scores = score(hypotheses, references, config.data.src, config.data.tgt, others)
+        languages = config.data.between(text.split or "", config.decode.to)
+        scores = score(hypotheses, references, *languages, others)
         settings = {
             "split": text.split,
             "src_sha256": text_digest(sources),
@@ -229,8 +247,12 @@ def _text_of_files(src: str, ref: Sequence[str]) -> _Text:
 
 
 def _parts_of(config: Config, text: _Text) -> list[_Text]:
-    """What data.test or data.valid joins, one text for each of its stems; empty if it has one."""
-    stems = {"valid": config.data.valid, "test": config.data.test}.get(text.split or "", ())
+    """What data.test or data.valid joins, one text for each of its stems; empty if it has one.
+
+    Of a run with several directions, one for each stem and direction.
+    """
+    given = {"valid": config.data.valid, "test": config.data.test}.get(text.split or "", ())
+    stems = [one.name for one in directed(map(Text.of, given), config.data.directions)]
     if len(stems) < 2:
         return []
     parts = []
@@ -254,10 +276,7 @@ def _make_folder(path: Path) -> None:
 
 def _files(texts: Sequence[Sequence[Pair]]) -> dict[str, list[str]]:
     """The absolute paths of the text files of sources and references; none of other corpora."""
-    parts = [
-        part for text in texts for part in (text.parts if isinstance(text, Joined) else [text])
-    ]
-    files = [part for part in parts if isinstance(part, TextPairs)]
+    files = [part for text in texts for part in plain_parts(text) if isinstance(part, TextPairs)]
     sources = dict.fromkeys(str(one.path.absolute()) for pairs in files for one in pairs.files[:-1])
     references = [str(pairs.files[-1].path.absolute()) for pairs in files]
     return {"src_files": list(sources), "ref_files": references}

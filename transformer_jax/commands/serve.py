@@ -7,6 +7,7 @@ from typing import Any
 
 from transformer_jax import allocator
 from transformer_jax.api import Run
+from transformer_jax.config.data import code
 from transformer_jax.errors import UserError
 from transformer_jax.serving.answers import answer_all, model_of
 from transformer_jax.serving.asked import Asked, Limits
@@ -55,13 +56,14 @@ def serve(
             )
         limits = Limits()
         model = model_of(run)
-        line = TAB.join(["a"] * sources)
+        data, to = run.config.data, run.config.decode.to
+        spoken = [code(one) for one in data.targets[:1] if to is None]
+        line = " ".join([*spoken, TAB.join(["a"] * sources)])
         warm = Asked([line], 1, bool(model.layers), model.layers)
         answer_all(run, [warm])  # compiles, so that the first request does not wait for it
         about = {
             "checkpoint": run.checkpoint,
-            "source_language": run.config.data.src,
-            "target_language": run.config.data.tgt,
+            **dict(zip(("source_language", "target_language"), data.between(to=to), strict=True)),
             **model._asdict(),
             "limits": limits._asdict(),
         }

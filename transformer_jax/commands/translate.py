@@ -13,6 +13,7 @@ from transformer_jax.use.loading import NO_OVERRIDES, LoadedModel, load_model
 log = logging.getLogger(__name__)
 # Keys that choose between hypotheses or samples. A line that is still arriving has only one.
 WHOLE_LINES = {
+    "decode.to",
     "decode.method",
     "decode.groups",
     "decode.diversity",

@@ -23,7 +23,6 @@ ASKED = {
     **dict.fromkeys((f"train.{loss}_weight" for loss in WATCHING), "watch_problems"),
     "decode.coverage_penalty": "watch_problems",
 }
-GRAMMAR = (["de", "en"], ["de"], ["en"])  # languages of the built-in corpus, sorted
 LARGEST_INT = 2**31 - 1  # int32 holds steps, lengths and sizes on a device
 LARGEST_FLOAT, SMALLEST_FLOAT = 3.4e38, 1.2e-38  # in float32; smaller ones count as 0
 
@@ -41,8 +40,7 @@ def check(config: Config, given: Collection[str] = ()) -> None:
         *_unread(config, given),
         *_excluded(config),
         *_vocabularies(config),
-        *_data(config.data),
-        *_overlap(config.data),
+        *config.data.problems(),
         *_training(config.train, config.data),
         *_dropout(config),
         *_lengths(config),
@@ -210,42 +208,6 @@ def _asked_of_the_model(question: str, config: ModelConfig) -> Any:
     return getattr(importlib.import_module(MODEL), question)(config)
 
 
-def _data(data: DataConfig) -> Iterator[str]:
-    if data.source in ("files", "parquet") and not data.path:
-        yield (
-            f"data.path is not set, and data.source={data.source!r} needs the folder of the files: "
-            "add --config.data.path=FOLDER."
-        )
-    if data.source == "tfds" and not data.name:
-        yield (
-            "data.name is not set, and data.source='tfds' needs a data set: "
-            "add --config.data.name=wmt14_translate/de-en, for example."
-        )
-    names = data.languages
-    if data.source == "grammar" and sorted(filter(None, names)) not in GRAMMAR:
-        yield (
-            f"data.src={data.src!r}, data.tgt={data.tgt!r}: the built-in corpus is in 'en' and "
-            "'de'. Use these, or data.source='files'."
-        )
-    elif not all(names) or len(set(names)) < len(names) or "," in data.tgt:
-        yield (
-            f"data.src={data.src!r}, data.tgt={data.tgt!r} must be two different suffixes, "
-            "such as 'en' and 'de'. For two sources and a target: 'de,fr' and 'en'."
-        )
-    if not data.train:
-        yield "data.train is empty: name a split or file stem, such as ('train',)."
-    for name in ("train", "valid", "test"):
-        stems = getattr(data, name)
-        if name != "train" and len(set(stems)) < len(stems):
-            yield f"data.{name}={','.join(stems)} names a text twice: its lines would count twice."
-        for stem in stems:
-            if not stem or "," in stem:
-                yield (
-                    f"data.{name} holds {stem!r}, which names no split or file. For several: "
-                    f"--config.data.{name}=A,B, or ('A', 'B') in a config file."
-                )
-
-
 def _sources(config: Config) -> Iterator[str]:
     """Several source languages need a model that reads as many, or one that reads them as one."""
     count, data = config.model.sources, config.data
@@ -264,6 +226,11 @@ def _sources(config: Config) -> Iterator[str]:
         "data.alignments": "links are those of one source sentence",
         "train.agreement_weight": "the other direction would translate into one sentence",
     }
+    if data.codes and config.train.agreement_weight is not None:
+        yield (
+            f"train.agreement_weight={config.train.agreement_weight} trains both directions as two "
+            f"models, and {data.codes[0]} begins source lines of one. Leave one of them out."
+        )
     if not data.sources:
         reasons["train.valid_bleu"] = "nothing is translated"
     for name, reason in reasons.items():
@@ -273,14 +240,6 @@ def _sources(config: Config) -> Iterator[str]:
                 f"data.src={data.src!r} and {name}={value} do not go together: "
                 f"{reason}. Leave one of them out."
             )
-
-
-def _overlap(data: DataConfig) -> Iterator[str]:
-    if shared := data.train_pairs_in(data.valid or ("valid",)):
-        yield (
-            f"data.train={shared[0]!r} and the validation text {shared[1]!r} share pairs. Name "
-            "text on which the model is not trained: data.valid."
-        )
 
 
 def _schedule(train: TrainConfig) -> Iterator[str]:

@@ -4,6 +4,8 @@ import dataclasses
 import itertools
 import math
 import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from transformer_jax.config.keys import key
 
@@ -12,7 +14,45 @@ NORMALIZATIONS = ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity")  # S
 # What reads some of the keys.
 FOLDERS = ("data.source=files", "data.source=parquet", "data.source=tfds")
 BUILT_IN = ("data.source=grammar",)
+GRAMMAR = (["de", "en"], ["de"], ["en"])  # languages of the built-in corpus, source and target
 SLICE = re.compile(r"(.+)\[(\d*):(\d*)\]")  # some of a stem's pairs, as in TFDS: train[:5000]
+DIRECTION = re.compile(r"(\w+)-(\w+)")
+TEXT = re.compile(r"(.+?)(?::(\w+-\w+))?(?:@(\w+))?(?:\*(\d+(?:\.\d+)?))?")
+
+
+class Text(NamedTuple):
+    """A text of data.train, data.valid or data.test: STEM:SRC-TGT@TAG*WEIGHT, or less of it."""
+
+    stem: str  # with its slice
+    direction: str = ""  # "": each of data.directions
+    tag: str = ""  # its source lines begin with >>TAG<<
+    weight: float = 1.0  # how many times an epoch has each of its pairs
+
+    @classmethod
+    def of(cls, given: str) -> "Text":
+        """The text that a config names."""
+        found = TEXT.fullmatch(given)
+        if found is None:  # it is refused where the config is checked
+            return cls(given)
+        return cls(found[1], found[2] or "", found[3] or "", float(found[4] or 1))
+
+    @property
+    def name(self) -> str:
+        """What a config calls it, without the weight."""
+        direction = f":{self.direction}" if self.direction else ""
+        return f"{self.stem}{direction}" + (f"@{self.tag}" if self.tag else "")
+
+
+def directed(texts: Iterable[Text], directions: Sequence[str]) -> Iterator[Text]:
+    """Each text once in every direction, or in its own; without directions as it is."""
+    for text in texts:
+        for direction in (text.direction,) if text.direction else directions or ("",):
+            yield text._replace(direction=direction)
+
+
+def code(name: str) -> str:
+    """What a source line begins with that has this target language or tag, as in OPUS-MT."""
+    return f">>{name}<<"
 
 
 def slice_of(stem: str) -> tuple[str, int, float]:
@@ -49,7 +89,9 @@ class DataConfig:
     train: tuple[str, ...] = key(
         ("train",),
         "training text: file stems (STEM.en or STEM.en.gz; STEM.parquet, STEM-*-of-*.parquet, also "
-        "patterns), or TFDS split names; STEM[:5000] is the first 5,000 pairs",
+        "patterns), or TFDS split names; STEM[:5000] is the first 5,000 pairs. STEM*2: an epoch "
+        "has each pair twice (also *0.5); STEM@TAG: source lines begin with the subword >>TAG<<; "
+        "STEM:en-de: only this one of data.directions",
         read_with=FOLDERS,
     )
     valid: tuple[str, ...] = key(
@@ -64,6 +106,19 @@ class DataConfig:
         "test text, as in data.train; `evaluate` scores each part alone, and all together",
         mutable=True,
         read_with=FOLDERS,
+    )
+    directions: tuple[str, ...] = key(
+        (),
+        "several directions of translation that one model learns, such as en-de,de-en,en-fr, in "
+        "place of data.src and data.tgt: each text is read in each of them, and source lines "
+        "begin with the subword of their target language, such as >>de<< (decode.to)",
+    )
+    temperature: float = key(
+        1.0,
+        "T: with several texts or directions, the share p of an epoch's pairs that is one's "
+        "becomes p^(1/T), normalized (Arivazhagan et al. 2019); 1: as they are, 100: equal shares",
+        at_least=1,
+        below=1_000_000,
     )
     pairs: int = key(
         20_000,
@@ -108,6 +163,8 @@ class DataConfig:
     @property
     def sources(self) -> tuple[str, ...]:
         """The source languages, usually one; none for a language model."""
+        if self.directions:
+            return ("any",)
         return tuple(self.src.split(",")) if self.src else ()
 
     @property
@@ -118,15 +175,125 @@ class DataConfig:
     @property
     def direction(self) -> str:
         """The languages in one word, for messages."""
+        if self.directions:
+            return ", ".join(one.replace("-", "→") for one in self.directions)
         return f"{self.src}→{self.tgt}" if self.src else self.tgt
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The target languages of data.directions, each once."""
+        return tuple(dict.fromkeys(one.partition("-")[2] for one in self.directions))
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """The subwords that source lines may begin with: target languages and tags."""
+        tags = (Text.of(one).tag for one in self.train)
+        return tuple(map(code, dict.fromkeys((*self.targets, *filter(None, tags)))))
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether a text has a direction, a tag or a weight of its own, or the mixture has."""
+        texts = (*self.train, *self.valid, *self.test)
+        plain = all(Text.of(one) == Text(Text.of(one).stem) for one in texts)
+        return bool(self.directions) or self.temperature != 1 or not plain
+
+    def between(self, text: str = "", to: str | None = None) -> tuple[str, str]:
+        """Source and target language of a text, or of all (into `to`), joined by "+"."""
+        given = Text.of(text).direction
+        into = [one for one in self.directions if one.endswith(f"-{to}")]
+        directions = [given] if given else into or self.directions
+        if not directions:
+            return self.src, self.tgt
+        src, tgt = zip(*(one.split("-") for one in directions), strict=True)
+        return "+".join(dict.fromkeys(src)), "+".join(dict.fromkeys(tgt))
 
     def train_pairs_in(self, stems: tuple[str, ...]) -> tuple[str, str] | None:
         """The first stem of `train` and of `stems` that share pairs; None: there are none."""
         for pair in itertools.product(self.train, stems):
-            (one, first, last), (other, start, end) = map(slice_of, pair)
+            slices = (slice_of(Text.of(one).stem) for one in pair)
+            (one, first, last), (other, start, end) = slices
             if one == other and max(first, start) < min(last, end):
                 return pair
         return None
+
+    def problems(self) -> Iterator[str]:
+        """What is wrong with these keys together: a sentence each."""
+        if self.source in ("files", "parquet") and not self.path:
+            yield (
+                f"data.path is not set, and data.source={self.source!r} needs the folder of the "
+                "files: add --config.data.path=FOLDER."
+            )
+        if self.source == "tfds" and not self.name:
+            yield (
+                "data.name is not set, and data.source='tfds' needs a data set: "
+                "add --config.data.name=wmt14_translate/de-en, for example."
+            )
+        yield from self._wrong_directions() if self.directions else self._wrong_languages()
+        if not self.train:
+            yield "data.train is empty: name a split or file stem, such as ('train',)."
+        for name in ("train", "valid", "test"):
+            stems = getattr(self, name)
+            if name != "train" and len(set(stems)) < len(stems):
+                yield f"data.{name}={','.join(stems)} names a text twice: its lines count twice."
+            for stem in stems:
+                yield from (f"data.{name}={stem}: {wrong}" for wrong in self._wrong(name, stem))
+        if shared := self.train_pairs_in(self.valid or ("valid",)):
+            yield (
+                f"data.train={shared[0]!r} and the validation text {shared[1]!r} share pairs. Name "
+                "text on which the model is not trained: data.valid."
+            )
+        if self.temperature != 1 and len(self.train) * max(1, len(self.directions)) < 2:
+            yield f"data.temperature={self.temperature} has nothing to mix: data.train is one text."
+        if self.codes and self.alignments:
+            yield (
+                f"data.alignments=True does not go with {self.codes[0]}, which begins source "
+                "lines: links count words without it. Leave one of them out."
+            )
+
+    def _wrong_languages(self) -> Iterator[str]:
+        names = self.languages
+        if self.source == "grammar" and sorted(filter(None, names)) not in GRAMMAR:
+            yield (
+                f"data.src={self.src!r}, data.tgt={self.tgt!r}: the built-in corpus is in 'en' and "
+                "'de'. Use these, or data.source='files'."
+            )
+        elif not all(names) or len(set(names)) < len(names) or "," in self.tgt:
+            yield (
+                f"data.src={self.src!r}, data.tgt={self.tgt!r} must be two different suffixes, "
+                "such as 'en' and 'de'. For two sources and a target: 'de,fr' and 'en'."
+            )
+
+    def _wrong_directions(self) -> Iterator[str]:
+        for one in self.directions:
+            found = DIRECTION.fullmatch(one)
+            if found is None or found[1] == found[2]:
+                yield f"data.directions holds {one!r}: expected SRC-TGT, such as en-de."
+            elif self.source == "grammar" and {found[1], found[2]} != {"en", "de"}:
+                yield f"data.directions holds {one!r}: the built-in corpus is in 'en' and 'de'."
+        if len(set(self.directions)) < len(self.directions):
+            yield "data.directions names a direction twice: give one of its texts a weight."
+
+    def _wrong(self, split: str, given: str) -> Iterator[str]:
+        text = Text.of(given)
+        if not given or "," in given:
+            yield (
+                f"{given!r} names no split or file. For several: --config.data.{split}=A,B, or "
+                "('A', 'B') in a config file."
+            )
+        if text.weight != 1 and split != "train":
+            yield "a weight is for training text. Leave it out."
+        if not text.weight:
+            yield "the weight 0 leaves the text out. Do not name it."
+        if text.tag and not self.sources:
+            yield "a tag begins a source line, and data.src='' has none. Leave it out."
+        if text.tag in self.targets:
+            yield f"the tag {text.tag} is also a target language. Give it another name."
+        if text.direction and not self.directions:
+            yield f"name its direction in data.directions too: {text.direction}."
+        elif text.direction and split == "train" and text.direction not in self.directions:
+            yield f"its direction is none of data.directions={','.join(self.directions)}."
+        if self.source == "grammar" and text != Text(text.stem):
+            yield "the built-in corpus is one text. Leave direction, tag and weight out."
 
 
 OF_TRAINING = {"vocabulary.path": "the file is a vocabulary that was trained"}

@@ -60,6 +60,11 @@ class DecodeConfig:
     coverage_penalty: float = key(
         0.0, "beta of the coverage penalty (Wu et al. 2016, equation 14); 0: none", at_least=0
     )
+    to: str | None = key(
+        None,
+        "target language of a model that knows several: source lines without its code get it, "
+        "such as >>de<<; None: each line begins with one",
+    )
     banned_subwords: tuple[str, ...] = key(
         (),
         "pieces of the vocabulary that are never generated, such as ('<pad>', '<unk>'); their "

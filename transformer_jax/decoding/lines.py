@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from transformer_jax.config.data import code
 from transformer_jax.config.decode import DecodeConfig
 from transformer_jax.decoding.generators import GENERATORS
 from transformer_jax.decoding.scoring import Forced, forced_scores
@@ -18,7 +19,7 @@ from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.parallel import processes
 from transformer_jax.text.lines import is_text
 from transformer_jax.text.sources import encode_sources
-from transformer_jax.text.vocabulary import EOS, Vocabulary
+from transformer_jax.text.vocabulary import EOS, Vocabulary, split_codes
 
 log = logging.getLogger(__name__)
 
@@ -56,9 +57,23 @@ def banned_ids(decode: DecodeConfig, vocabulary: Vocabulary) -> tuple[int, ...]:
 class LineTranslator:
     """Translates text lines and counts those that were cut."""
 
-    def __init__(self, vocabulary: Vocabulary, translator: Translator) -> None:
-        """Makes a translator that cuts lines that are too long for the search or the model."""
-        self.vocabulary = vocabulary
+    def __init__(
+        self, vocabulary: Vocabulary, translator: Translator, targets: Sequence[str] = ()
+    ) -> None:
+        """Makes a translator that cuts lines that are too long for the search or the model.
+
+        Args:
+          vocabulary: the run's.
+          translator: translates subwords.
+          targets: the languages one of which a source line has to name, if there are several.
+
+        Raises:
+          DataError: decode.to is a language that the model was not told of.
+        """
+        self.vocabulary, self.targets = vocabulary, tuple(map(code, targets))
+        self.to = translator.decode.to and code(translator.decode.to)
+        if self.to is not None:
+            vocabulary.check_codes([self.to])
         self.translator = translator
         self.cut = self.empty = 0
         longest = translator.decode.max_length  # subwords, EOS included
@@ -124,12 +139,32 @@ class LineTranslator:
         if is_target:
             encoded = self.vocabulary.target.encode_lines(lines)
         else:
+            lines = [self.with_target(line) for line in lines]
             encoded = encode_sources(self.vocabulary, lines, self.translator.model.sources)
         self.cut += sum(len(ids) >= self.longest for ids in encoded)
         ends = not (is_target or self.translator.model.sources)
         return [
             np.append(ids[: self.longest - 1], EOS) if len(ids) or ends else ids for ids in encoded
         ]
+
+    def with_target(self, line: str) -> str:
+        """A source line with the code of its target language, which decode.to or itself names.
+
+        Raises:
+          DataError: neither does, and the model knows several.
+        """
+        if not (self.to or self.targets) or not line.strip():
+            return line
+        known = self.targets or self.vocabulary.codes
+        if any(one in known for one in split_codes(line, self.vocabulary.codes)[0]):
+            return line
+        if self.to is None:
+            raise DataError(
+                f"Into which language? The line {line[:40]!r} does not say: use --to with one of "
+                f"{', '.join(one.strip('<>') for one in self.targets)}, or begin lines with "
+                f"{self.targets[0]}."
+            )
+        return f"{self.to} {line}"
 
     def text(self, ids: np.ndarray) -> str:
         """A hypothesis as one line; byte pieces can spell any character, even line ends."""

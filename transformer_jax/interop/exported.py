@@ -52,10 +52,9 @@ class Exported(NamedTuple):
     @property
     def before_subwords(self) -> dict[str, Any]:
         """What happens to a source line before it is split into subwords."""
-        if not isinstance(self.vocabulary, TableVocabulary):
-            return {"punctuation": "", "language_codes": False}
-        language, _ = self.vocabulary.bundle.languages
-        return {"punctuation": language, "language_codes": self.vocabulary.reads_codes}
+        own = self.vocabulary
+        language = own.bundle.languages[0] if isinstance(own, TableVocabulary) else ""
+        return {"punctuation": language, "language_codes": own.reads_codes}
 
     def write_sentencepiece(self, folder: Path) -> None:
         """Writes the SentencePiece models source.spm and target.spm; one model serves as both."""

@@ -148,8 +148,8 @@ def _tokenizer(model: Exported) -> dict[str, Any]:
     _, pieces = model.pieces
     return {
         "tokenizer_class": "MarianTokenizer",
-        "source_lang": data.src,
-        "target_lang": data.tgt,
+        "source_lang": data.between()[0],
+        "target_lang": data.between()[1],
         "pad_token": pieces[PAD],
         "eos_token": pieces[EOS],
         "unk_token": pieces[UNK],
@@ -200,6 +200,7 @@ def _card(model: Exported, about: Mapping[str, str]) -> str:
         )
     if model.vocabulary.normalizes_punctuation:
         notes.append("Normalize punctuation before the tokenizer: `tokenizer.normalize(line)`.")
-    facts = {"languages": f"{data.src} to {data.tgt}", **about}
+    src, tgt = data.between()
+    facts = {"languages": f"{src} to {tgt}", **about}
     listed = "\n".join(f"- {name}: {value}" for name, value in facts.items())
-    return CARD.format(src=data.src, tgt=data.tgt, facts=listed, notes="\n".join(notes))
+    return CARD.format(src=src, tgt=tgt, facts=listed, notes="\n".join(notes))

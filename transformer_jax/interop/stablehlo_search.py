@@ -55,11 +55,16 @@ class ExportedModel:
         return text.replace("\n", " ").replace("\r", " ")  # byte pieces can spell line ends
 
     def subwords(self, line: str) -> list[str]:
-        """The pieces of a line; a language code such as >>deu<< is one piece."""
-        code = LANGUAGE.match(line) if self.signature["language_codes"] else None
-        text = self.normalize(line[code.end() :] if code else line).replace(SPACE, " ")
+        """The pieces of a line; language codes such as >>deu<< are one piece each."""
+        codes = list[str]()
+        while self.signature["language_codes"] and (found := LANGUAGE.match(line)):
+            if codes and found[1] not in self.ids:
+                break
+            codes.append(found[1])
+            line = line[found.end() :]
+        text = self.normalize(line).replace(SPACE, " ")
         pieces: list[str] = self.source.encode(text, out_type=str)
-        return [code[1], *pieces] if code else pieces
+        return [*codes, *pieces]
 
     def ids_of(self, piece: str) -> list[int]:
         """The id of a piece. Several unknown words are one piece, and unknown each."""

@@ -35,6 +35,7 @@ from transformer_jax.tables.pace import Pace, keep_pace
 from transformer_jax.tables.records import FILE as RECORDS
 from transformer_jax.tables.report import Output
 from transformer_jax.text.corpora import TextCorpus, open_corpus
+from transformer_jax.text.mixture import plain_corpora
 from transformer_jax.training.data import new_vocabulary
 
 log = logging.getLogger(__name__)
@@ -118,10 +119,11 @@ def pack(
                 "holds no runs. Leave that row out with --rows, and run it here."
             )
         corpus = opened(config.data)
-        if not isinstance(corpus, TextCorpus):
+        texts = plain_corpora(corpus)
+        if not all(isinstance(one, TextCorpus) for one in texts):
             raise ConfigError(f"--pack: {job.label} has data.source={config.data.source!r}.")
-        text = f"text/{corpus.folder.resolve().name}"
-        for name, path in files(corpus, text):
+        text = f"text/{texts[0].folder.resolve().name}"
+        for name, path in (found for one in texts for found in files(one, text)):
             if members.setdefault(name, path) != path:
                 raise ConfigError(
                     f"--pack: {path} would replace another file. Pack its rows alone."

@@ -3,9 +3,10 @@
 Dimension key
   R rows of a batch   M source positions   L target positions   W numbers of 32 link bits (links.py)
 
-The training stream never ends: row i of it is row perm_e[i % P] of the plan in epoch e = i // P,
-where P is the number of planned rows and perm_e follows from (seed, e). Batch n is the rows
-[n R, (n + 1) R), so it is a pure function of (encoded, plan, R, seed, n).
+The training stream never ends: row i of it is in slot perm_e[i % P] of epoch e = i // P, where P is
+the number of an epoch's rows and perm_e follows from (seed, e). Without weights slot s is row s of
+the plan (RowPlan.rows_of_epoch). Batch n is the rows [n R, (n + 1) R), so it is a pure function of
+(encoded, plan, R, seed, n).
 """
 
 import functools
@@ -154,12 +155,13 @@ class TrainSource:
 
     def _planned_rows(self, stream: np.ndarray) -> np.ndarray:
         """Converts row numbers of the endless stream [own] to row numbers of the plan [own]."""
-        epochs, in_epoch = np.divmod(stream, len(self.plan))
+        rows = self.plan.epoch_rows
+        epochs, in_epoch = np.divmod(stream, rows)
         planned = np.empty_like(stream)
-        for epoch in np.unique(epochs):
+        for epoch in map(int, np.unique(epochs)):
             of_epoch = epochs == epoch
-            order = _epoch_order(len(self.plan), self.seed, int(epoch))
-            planned[of_epoch] = order[in_epoch[of_epoch]]
+            slots = _epoch_order(rows, self.seed, epoch)[in_epoch[of_epoch]]
+            planned[of_epoch] = self.plan.rows_of_epoch(epoch, slots)
         return planned
 
 
@@ -292,7 +294,7 @@ def _lay_out(
 
 @functools.lru_cache(maxsize=4)
 def _epoch_order(rows: int, seed: int, epoch: int) -> np.ndarray:
-    """The order of the plan's rows in an epoch: int64 [rows]."""
+    """The slots of an epoch in the order in which they are read: int64 [rows]."""
     return random_order(rows, seed, EPOCH_STREAM, epoch)
 
 

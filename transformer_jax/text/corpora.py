@@ -14,6 +14,7 @@ from transformer_jax.text.built_in_corpus import BuiltInCorpus
 from transformer_jax.text.by_position import ByPosition
 from transformer_jax.text.folder_corpus import AlignedWords, FolderCorpus, Pair
 from transformer_jax.text.lines import TextLines, file_digest
+from transformer_jax.text.mixture import MixedCorpus
 from transformer_jax.text.parquet_corpus import ParquetCorpus
 from transformer_jax.text.pharaoh import AlignedLines
 from transformer_jax.text.tfds_corpus import TfdsCorpus
@@ -53,6 +54,8 @@ def open_corpus(data: DataConfig) -> Corpus:
     if data.source not in SOURCES:
         sources = ", ".join(map(repr, SOURCES))
         raise ConfigError(f"data.source={data.source!r} is not one of {sources}.")
+    if data.is_mixed:
+        return MixedCorpus(data, SOURCES[data.source])
     return SOURCES[data.source](data)
 
 

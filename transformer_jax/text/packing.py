@@ -33,6 +33,13 @@ class Selection(NamedTuple):
     empty: int  # number of pairs with a side that consists only of EOS
 
 
+class Group(NamedTuple):
+    """Rows of pairs of equal weight."""
+
+    rows: int
+    in_epoch: int  # how many of them an epoch has: weight times rows, at least 1
+
+
 @dataclass(frozen=True, eq=False)
 class RowPlan:
     """The plan: row r holds the pairs pair_order[row_starts[r] : row_starts[r + 1]], in order."""
@@ -45,9 +52,29 @@ class RowPlan:
     tgt_tokens: int
     too_long: int  # pairs left out
     empty: int  # pairs left out
+    groups: tuple["Group", ...]  # pairs of equal weight fill rows together, one group after another
 
     def __len__(self) -> int:
         return len(self.row_starts) - 1
+
+    @property
+    def epoch_rows(self) -> int:
+        """The rows of an epoch: all of them, if every pair has the weight 1."""
+        return sum(group.in_epoch for group in self.groups)
+
+    def rows_of_epoch(self, epoch: int, slots: np.ndarray) -> np.ndarray:
+        """The rows [n] in some of an epoch's slots, 0 <= slot < epoch_rows: int64 [n].
+
+        A group's rows take turns: an epoch goes on where the one before it ended, so that after
+        any number of epochs each row of a group was seen equally often, or once more.
+        """
+        found = np.empty(len(slots), np.int64)
+        slot = row = 0
+        for rows, in_epoch in self.groups:
+            own = (slots >= slot) & (slots < slot + in_epoch)
+            found[own] = row + (epoch * in_epoch + slots[own] - slot) % rows
+            slot, row = slot + in_epoch, row + rows
+        return found
 
     @property
     def src_fill(self) -> float:
@@ -131,6 +158,7 @@ def plan_rows(
     tgt_row_length: int,
     seed: int,
     max_length: int | None = None,
+    weights: np.ndarray | None = None,
 ) -> RowPlan:
     """Packs every pair to train on into exactly one row.
 
@@ -139,6 +167,7 @@ def plan_rows(
       src_row_length, tgt_row_length: positions in a row.
       seed: seed of the random draws; another seed packs other pairs together.
       max_length: pairs with a longer side are left out; None: the limits are the row lengths.
+      weights: how often an epoch has each pair, [pairs], few different numbers; None: once.
 
     Raises:
       DataError: no pair is left to train on.
@@ -152,17 +181,27 @@ def plan_rows(
             f"subwords and {empty} have an empty side; see data.max_length and train.row_length."
         )
     drawn = pairs[random_order(len(pairs), seed, PLAN_STREAM)]
-    src, tgt = src_lengths[drawn], tgt_lengths[drawn]
-    order, row_starts = _pack(src, tgt, src_row_length, tgt_row_length)
+    of_drawn = np.ones(len(drawn)) if weights is None else weights[drawn]
+    orders, starts, groups = [], [np.zeros(1, np.int64)], []
+    for weight in np.unique(of_drawn):
+        own = drawn[of_drawn == weight]
+        order, row_starts = _pack(
+            src_lengths[own], tgt_lengths[own], src_row_length, tgt_row_length
+        )
+        orders.append(own[order])
+        starts.append(starts[-1][-1] + row_starts[1:])
+        rows = len(row_starts) - 1
+        groups.append(Group(rows, max(1, round(weight * rows))))
     return RowPlan(
-        pair_order=drawn[order],
-        row_starts=row_starts,
+        pair_order=np.concatenate(orders),
+        row_starts=np.concatenate(starts),
         src_row_length=src_row_length,
         tgt_row_length=tgt_row_length,
-        src_tokens=int(src.sum()),
-        tgt_tokens=int(tgt.sum()),
+        src_tokens=int(src_lengths[drawn].sum()),
+        tgt_tokens=int(tgt_lengths[drawn].sum()),
         too_long=too_long,
         empty=empty,
+        groups=tuple(groups),
     )
 
 

@@ -2,10 +2,11 @@
 
 import functools
 import hashlib
+import itertools
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from transformer_jax.text.bundle import MAGIC, Bundle, packed, unpacked
 log = logging.getLogger(__name__)
 
 PAD, EOS, BOS, UNK = 0, 1, 2, 3
-LANGUAGE = re.compile(r"\s*(>>[^<\s]*<<)")  # a language code, which may begin a source line
+LANGUAGE = re.compile(r"\s*(>>[^<\s]*<<)")  # a language code or tag, which may begin a source line
 SPACE = "\u2581"  # SentencePiece's symbol for a space; in a text it is treated as a space
 
 
@@ -45,7 +46,8 @@ def both_sides(sizes: Sizes | int) -> Sizes:
 class Vocabulary:
     """Converts lines to subword ids and back. A pickle contains the model's bytes.
 
-    It is one SentencePiece model. With byte fallback no character is unknown.
+    It is one SentencePiece model. With byte fallback no character is unknown. Its control pieces
+    after UNK are codes of languages and tags, such as >>de<<, that source lines may begin with.
     """
 
     def __init__(self, model: bytes, name: str = "vocabulary"):
@@ -108,8 +110,46 @@ class Vocabulary:
         Without dropout, all cores are used. With dropout the result depends on the lines and
         their order, and on the seed, alone.
         """
-        cleaned = [self._cleaned(line) for line in lines]
-        return self._processor.encode(cleaned, return_type="numpy", **_options(dropout))
+        if not self.reads_codes:
+            return self._ids_of_texts([self._cleaned(line) for line in lines], dropout)
+        codes, rests = zip(*map(self._split, lines), strict=True) if lines else ((), ())
+        texts = [self._cleaned(rest) for rest in rests]
+        return [
+            np.array([*code, *ids], np.int32) if code and text else ids
+            for code, text, ids in zip(
+                codes, texts, self._ids_of_texts(texts, dropout), strict=True
+            )
+        ]
+
+    @functools.cached_property
+    def codes(self) -> dict[str, int]:
+        """The codes that source lines may begin with, and their ids."""
+        ids = itertools.takewhile(self._processor.is_control, range(UNK + 1, self.size))
+        return {self.pieces([i])[0]: i for i in ids}
+
+    @property
+    def reads_codes(self) -> bool:
+        """Whether a code that begins a source line is one subword."""
+        return bool(self.codes)
+
+    def check_codes(self, codes: Iterable[str]) -> None:
+        """Raises DataError if one of the codes is not in the vocabulary."""
+        if missing := [one for one in codes if one not in self.codes]:
+            known = ", ".join(sorted(one.strip("<>") for one in self.codes)) or "none"
+            raise DataError(
+                f"The vocabulary has no subword {missing[0]}, so a model with it cannot be told of "
+                f"{missing[0].strip('<>')}. Languages and tags that it knows: {known}."
+            )
+
+    def _split(self, line: str) -> tuple[list[int], str]:
+        """The ids of the known codes that a line begins with, and the rest of the line."""
+        found, rest = split_codes(line, self.codes)
+        return [self.codes[one] for one in found], rest
+
+    def _ids_of_texts(
+        self, texts: Sequence[bytes], dropout: MergeDropout | None
+    ) -> list[np.ndarray]:
+        return self._processor.encode(texts, return_type="numpy", **_options(dropout))
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of subword ids; control ids (PAD, EOS, BOS, UNK) are skipped.
@@ -146,7 +186,7 @@ class TableVocabulary(Vocabulary):
 
     This object is the source's vocabulary; `target` is the target's. A Marian model has one table
     for both sides or two; vocabulary.separate makes two. A piece that is not in the table is UNK. A
-    source line may begin with a language code such as >>deu<<, which is one piece.
+    source line may begin with language codes such as >>deu<<, which are one piece each.
     If the bundle names languages, punctuation is normalized first, as in the scripts with which
     OPUS-MT's models were trained.
     """
@@ -187,29 +227,36 @@ class TableVocabulary(Vocabulary):
         """Whether a language code at the start of a source line is one piece.
 
         It is in models that others trained, even if the table lacks this code. Here a vocabulary
-        learns codes as ordinary text.
+        learns codes as ordinary text, unless the config names them (data.directions).
         """
-        return self.normalizes_punctuation or any(map(LANGUAGE.fullmatch, self._table))
+        return not self.is_target and (self.normalizes_punctuation or bool(self.codes))
 
     @property
     def is_shared(self) -> bool:
         """Whether both sides have one table."""
         return self.bundle.target_pieces is None
 
-    def encode_lines(
-        self, lines: Sequence[str], dropout: MergeDropout | None = None
+    @functools.cached_property
+    def codes(self) -> dict[str, int]:
+        """The codes in the table, and their ids; of the target's side none."""
+        own = {} if self.is_target else self._ids
+        return {piece: i for piece, i in own.items() if LANGUAGE.fullmatch(piece)}
+
+    def _split(self, line: str) -> tuple[list[int], str]:
+        """As in `Vocabulary`; a first code that is not in the table is unknown, with a warning."""
+        ids, rest = super()._split(line)
+        if not ids and (found := LANGUAGE.match(line)):
+            self._warn_of_code(found[1])
+            return [UNK], line[found.end() :]
+        return ids, rest
+
+    def _ids_of_texts(
+        self, texts: Sequence[bytes], dropout: MergeDropout | None
     ) -> list[np.ndarray]:
-        """Subword ids of each line, without EOS; see `Vocabulary.encode_lines`."""
-        codes, cleaned = [], []
-        for line in lines:
-            found = LANGUAGE.match(line) if self.reads_codes and not self.is_target else None
-            text = self._cleaned(line[found.end() :] if found else line)
-            codes.append([self._known_code(found[1])] if found and text else [])
-            cleaned.append(text)
-        encoded = self._processor.encode(cleaned, out_type=str, **_options(dropout))
+        encoded = self._processor.encode(texts, out_type=str, **_options(dropout))
         return [
-            np.array([i for piece in code + pieces for i in self._ids_of(piece)], np.int32)
-            for code, pieces in zip(codes, encoded, strict=True)
+            np.array([i for piece in pieces for i in self._ids_of(piece)], np.int32)
+            for pieces in encoded
         ]
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -236,16 +283,24 @@ class TableVocabulary(Vocabulary):
         """The line after the Moses normalizer of punctuation, if the bundle names languages."""
         return as_utf8(self._normalize(line) if line else line)
 
-    def _known_code(self, code: str) -> str:
-        if code not in self._ids and code not in self._unknown_codes:
+    def _warn_of_code(self, code: str) -> None:
+        if code not in self._unknown_codes:
             self._unknown_codes.add(code)
             log.warning("the vocabulary has no %s, so the model is not told this language", code)
-        return code
 
     def _ids_of(self, piece: str) -> list[int]:
         """The id of a piece. Several unknown words are one piece, and UNK for each word."""
         known = self._ids.get(piece)
         return [UNK] * max(1, piece.count(SPACE)) if known is None else [known]
+
+
+def split_codes(line: str, known: Container[str]) -> tuple[list[str], str]:
+    """The known codes that a source line begins with, and the rest of the line."""
+    codes = list[str]()
+    while (found := LANGUAGE.match(line)) and found[1] in known:
+        codes.append(found[1])
+        line = line[found.end() :]
+    return codes, line
 
 
 def _punctuation_normalizer(language: str) -> Callable[[str], str]:

@@ -3,7 +3,7 @@
 import io
 import random
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import sentencepiece
@@ -34,16 +34,28 @@ NORMALIZATIONS = KEYS["vocabulary.normalization"].choices
 
 
 def train_vocabularies(
-    sources: Iterable[str], targets: Iterable[str], config: VocabularyConfig, seed: int
+    sources: Iterable[str],
+    targets: Iterable[str],
+    config: VocabularyConfig,
+    seed: int,
+    codes: Sequence[str] = (),
 ) -> TableVocabulary:
-    """Trains a model of config.size pieces for each side; raises what `train_vocabulary` does."""
-    own = [train_vocabulary(lines, config, seed) for lines in (sources, targets)]
+    """Trains a model of config.size pieces for each side; see `train_vocabulary`.
+
+    The source's has the codes.
+    """
+    own = [
+        train_vocabulary(lines, config, seed, own_codes)
+        for lines, own_codes in ((sources, codes), (targets, ()))
+    ]
     tables = [tuple(one.pieces(range(one.size))) for one in own]
     bundle = Bundle(own[0].model, own[1].model, tables[0], ("", ""), target_pieces=tables[1])
     return TableVocabulary(packed(bundle), "the trained vocabularies")
 
 
-def train_vocabulary(lines: Iterable[str], config: VocabularyConfig, seed: int) -> Vocabulary:
+def train_vocabulary(
+    lines: Iterable[str], config: VocabularyConfig, seed: int, codes: Sequence[str] = ()
+) -> Vocabulary:
     """Trains one SentencePiece model.
 
     The same lines, config and seed give the same bytes.
@@ -53,6 +65,7 @@ def train_vocabulary(lines: Iterable[str], config: VocabularyConfig, seed: int) 
         there are more than config.max_lines, a random sample is used.
       config: size, kind, normalization and max_lines; the other keys are not used here.
       seed: seed of the sample.
+      codes: control pieces that source lines may begin with, such as ">>de<<".
 
     Raises:
       ConfigError: a key has an invalid value, or the text does not support the size.
@@ -78,6 +91,7 @@ def train_vocabulary(lines: Iterable[str], config: VocabularyConfig, seed: int) 
             bos_id=BOS,
             unk_id=UNK,
             pad_piece="<pad>",
+            control_symbols=list(codes),
             num_threads=TRAINER_THREADS,
         )
     except (RuntimeError, OSError) as error:

@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import logging
+import random
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -32,9 +33,10 @@ from transformer_jax.text.corpora import Corpus, open_corpus
 from transformer_jax.text.encoded import EncodedPairs, Segmentations, encode_corpus
 from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.text.links import encode_links
+from transformer_jax.text.mixture import Mixed
 from transformer_jax.text.packing import RowPlan, plan_rows, select_pairs, source_row_length
 from transformer_jax.text.sources import TAB
-from transformer_jax.text.vocabulary import Vocabulary, load_vocabulary, made_of
+from transformer_jax.text.vocabulary import Vocabulary, load_vocabulary, made_of, split_codes
 from transformer_jax.text.vocabulary_training import train_vocabularies, train_vocabulary
 from transformer_jax.training import text_checks
 from transformer_jax.training.program import BatchShape
@@ -63,8 +65,8 @@ class TrainingData(NamedTuple):
 
     @property
     def steps_per_epoch(self) -> float:
-        """Training steps in which every row is taken once."""
-        return len(self.plan) / self.shape.rows
+        """Training steps of an epoch, in which each pair is seen as often as its weight says."""
+        return self.plan.epoch_rows / self.shape.rows
 
     def train_batches(
         self, own_rows: np.ndarray | None, start_batch: int, num_workers: int
@@ -148,6 +150,7 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
         )
     run.check_corpus(fingerprint, of_valid)
     vocabulary = _vocabulary(config, run, corpus, fingerprint)
+    vocabulary.check_codes(config.data.codes)
     text_checks.warn_of_lost_characters(valid_pairs, vocabulary)
     segmentations = _segmentations(config, vocabulary)
     train = _encode(config, pairs, vocabulary, fingerprint, segmentations)
@@ -160,7 +163,10 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
     text_checks.warn_of_known_pairs(train, valid, vocabulary)
     if config.model.sources > 1:
         text_checks.warn_of_sources(train, config.data.sources)
-    plan, shape = _plan_training(train, config.train, config.data.max_length, config.seed)
+    weights = pairs.pair_weights() if isinstance(pairs, Mixed) else None
+    if segmentations is not None and weights is not None:
+        weights = np.tile(weights, segmentations.number)
+    plan, shape = _plan_training(train, config.train, config.data.max_length, config.seed, weights)
     valid_plan, valid_shape = _plan_validation(valid, shape)
     _check_positions(config.model, shape, valid_shape)
     return TrainingData(
@@ -178,14 +184,20 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
 
 
 def _plan_training(
-    pairs: EncodedPairs, train: TrainConfig, max_length: int, seed: int
+    pairs: EncodedPairs,
+    train: TrainConfig,
+    max_length: int,
+    seed: int,
+    weights: np.ndarray | None = None,
 ) -> tuple[RowPlan, BatchShape]:
     """The plan of the training rows, and the batch's shape that follows from their fill."""
     src_lengths = pairs.src_lengths()
     tgt_lengths = pairs.tgt_lengths()
     row_length = train.row_length
     src_row_length = source_row_length(src_lengths, tgt_lengths, row_length, max_length)
-    plan = plan_rows(src_lengths, tgt_lengths, src_row_length, row_length, seed, max_length)
+    plan = plan_rows(
+        src_lengths, tgt_lengths, src_row_length, row_length, seed, max_length, weights
+    )
     if skipped := plan.too_long + plan.empty:
         share = skipped / len(pairs)
         log.log(
@@ -352,18 +364,26 @@ def new_vocabulary(config: Config, corpus: Corpus, fingerprint: str) -> Vocabula
         """The content of a vocabulary file, trained on the split."""
         pairs = corpus.split("train")
         own, seed = config.vocabulary, config.data.seed
+        codes = config.data.codes
         sides = "a vocabulary of each side" if own.separate else "a vocabulary"
         log.info("training %s of %d pieces", sides, own.size)
         if own.separate:
-            return train_vocabularies(lines(pairs, 0), lines(pairs, 1), own, seed).model
-        return train_vocabulary(lines(pairs, 0, 1), own, seed).model
+            return train_vocabularies(lines(pairs, 0), lines(pairs, 1), own, seed, codes).model
+        return train_vocabulary(lines(pairs, 0, 1), own, seed, codes).model
 
     def lines(pairs: Sequence[Pair], *sides: int) -> Iterator[str]:
-        """The sentences of these sides: of a pair, several sources or one (sources.py)."""
-        several = len(config.data.sources) > 1
-        for pair in pairs:
-            for side in sides:
-                yield from pair[side].split(TAB) if several else (pair[side],)
+        """The sentences of these sides, as often as an epoch has them, without codes.
+
+        Of a pair's source, several sentences or one (sources.py).
+        """
+        several, codes = len(config.data.sources) > 1, config.data.codes
+        weights = pairs.pair_weights() if isinstance(pairs, Mixed) else None
+        draw = random.Random(config.data.seed).random
+        for number, pair in enumerate(pairs):
+            times = 1 if weights is None else int(weights[number] + draw())
+            for text in (pair[side] for _ in range(times) for side in sides):
+                text = split_codes(text, codes)[1] if codes else text
+                yield from text.split(TAB) if several else (text,)
 
     name = f"{sentencepiece.__version__} {fingerprint} {config.vocabulary} {config.data.seed}"
     model = processes.first_does(

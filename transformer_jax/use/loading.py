@@ -71,7 +71,7 @@ class LoadedModel(NamedTuple):
             check_n_best(n_best, self.config.decode)
             translator = copy.copy(translator)  # shares the parameters
             translator.n_best = n_best
-        return LineTranslator(self.vocabulary, translator)
+        return LineTranslator(self.vocabulary, translator, self.config.data.targets)
 
 
 def load_model(
@@ -138,7 +138,7 @@ def load_model(
 
 def _check_searched(run: RunFolder, config: Config, decode: DecodeConfig, first: Config) -> None:
     """Raises ConfigError if the search of an ensemble's first run does not fit another run."""
-    if (first.data.src, first.data.tgt) != (config.data.src, config.data.tgt):
+    if first.data.between() != config.data.between():
         raise ConfigError(
             f"{run.path} translates {config.data.direction}, and the first run "
             f"{first.data.direction}: an ensemble has one direction."

@@ -1,0 +1,109 @@
+"""A run of several directions: each command is told the target language, or the line says it."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+import transformer_jax
+from tests import tiny_runs as runs
+from transformer_jax.config.changes import with_values
+from transformer_jax.errors import DataError, UserError
+from transformer_jax.runs.run_folder import RunFolder
+from transformer_jax.training.data import load_data
+
+DIRECTIONS = "en-de,de-en"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    """Trained in both directions; 30 of the pairs are tagged and count half."""
+    folder = tmp_path_factory.mktemp("runs") / "both"
+    texts = "train[:270],train[270:]@bt*0.5"
+    assert runs.train(folder, data__directions=DIRECTIONS, data__train=texts) == 0
+    return folder
+
+
+def test_the_target_language_is_a_flag_or_begins_the_line(run):
+    lines = ["The old man sleeps.", "", ">>en<< Ein Hund."]
+    german = transformer_jax.load(run, to="de").n_best(lines, 2)
+    coded = transformer_jax.load(run).n_best([f">>de<< {lines[0]}", "", lines[2]], 2)
+    assert german == coded and german[1] == [("", 0.0)]
+    english = transformer_jax.load(run, to="en")
+    one, other = (
+        transformer_jax.load(run).score([f">>{x}<< {lines[0]}"], ["Ein Hund."])
+        for x in ("de", "en")
+    )
+    assert english.score(lines[:1], ["Ein Hund."]) == other != one
+
+
+def test_a_line_without_a_target_language_is_refused_and_so_is_an_unknown_one(run, capsys):
+    with pytest.raises(DataError, match="The line 'A dog.' does not say: use --to with .* de, en"):
+        transformer_jax.load(run).loaded.line_translator()(["A dog."])
+    with pytest.raises(UserError, match="Into which language"):  # a tag is none
+        transformer_jax.load(run).translate([">>bt<< A dog."])
+    assert runs.command("attention", f"--workdir={run}", "A dog.", "--to=fr") == 2
+    assert "The vocabulary has no subword >>fr<<" in capsys.readouterr().err
+    assert runs.command("translate", f"--workdir={run}", "--to=de", "--config.decode.to=en") == 2
+    assert "--to and --config.decode.to say two things" in capsys.readouterr().err
+
+
+def test_evaluate_scores_each_direction_and_all(run, capsys):
+    assert runs.command("evaluate", f"--workdir={run}", "--beam_size=1") == 0
+    printed = capsys.readouterr().out
+    for text, direction in (("test:en-de", "en→de"), ("test:de-en", "de→en")):
+        assert f"{text}, 12 lines\nBLEU" in printed and f" {direction}  nrefs" in printed
+    assert "test, 24 lines" in printed and " en+de→de+en  nrefs" in printed
+    flags = "--beam_size=1", "--from=de", "--to=en"
+    assert runs.command("evaluate", f"--workdir={run}", *flags) == 0
+    alone = capsys.readouterr().out
+    assert alone.strip() in printed  # as a part of all
+    assert runs.command("evaluate", f"--workdir={run}", "--to=en") == 2
+    assert "--from and --to belong together" in capsys.readouterr().err
+    corpus = runs.tiny_corpus()
+    files = f"--src={corpus}/test.de", f"--ref={corpus}/test.en"
+    assert runs.command("evaluate", f"--workdir={run}", *files, *flags[::2]) == 0
+    assert capsys.readouterr().out == alone
+
+
+def test_align_and_attention_read_the_code_as_a_word(run, tmp_path, capsys):
+    src = runs.write_lines(tmp_path / "x.en", ["A dog."])
+    coded = runs.write_lines(tmp_path / "coded.en", [">>de<< A dog."])
+    tgt = runs.write_lines(tmp_path / "x.de", ["Ein Hund."])
+    printed = []
+    for flags in ([f"--src={src}", "--to=de"], [f"--src={coded}"]):
+        assert runs.command("align", f"--workdir={run}", f"--tgt={tgt}", *flags) == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1]
+    found = transformer_jax.load(run, to="de").attention("A dog.", "Ein Hund.")
+    assert found.kinds["cross"].attended[0] == ">>de<<"
+
+
+def test_another_vocabulary_has_to_know_the_codes(run, tmp_path):
+    values = {
+        "data.directions": ("en-de",),
+        "vocabulary.path": str(runs.trained_run() / "vocabulary.model"),
+    }
+    config = with_values(runs.tiny_config(), values)
+    with pytest.raises(DataError, match="no subword >>de<<.*it knows: none"):
+        load_data(config, RunFolder(str(tmp_path)))
+
+
+def test_batches_mix_the_texts_as_their_weights_say(run, tmp_path):
+    config = RunFolder(str(run)).read_config()
+    data = load_data(config, RunFolder(str(run)))
+    whole, half = data.plan.groups[1], data.plan.groups[0]
+    assert (whole.in_epoch, half.in_epoch) == (whole.rows, round(half.rows / 2))
+    bt = data.vocabulary.codes[">>bt<<"]
+    batches = data.train_batches(None, 0, 0)
+    rows, tagged = 0, 0
+    while rows < 4 * data.plan.epoch_rows:
+        batch = next(batches)
+        rows += len(batch.src.ids)
+        tagged += ((batch.src.ids == bt).any(1)).sum()
+    batches.close()
+    assert tagged / rows == pytest.approx(half.in_epoch / data.plan.epoch_rows, rel=0.25)
+    # The same pairs in one direction and untagged: the plan has one group, of all rows.
+    plain = dataclasses.replace(config.data, directions=(), train=("train",))
+    plan = load_data(dataclasses.replace(config, data=plain), RunFolder(str(tmp_path))).plan
+    assert [tuple(group) for group in plan.groups] == [(len(plan), len(plan))]
