@@ -1,0 +1,236 @@
+"""One model of several languages: directions it was trained in, and directions it never saw.
+
+    TRANSFORMER_JAX_DATA=FOLDER python -m experiments.languages --scale=short
+
+The questions (Johnson et al. 2017): does a model that learns four directions at once lose against
+four models? Does it translate between two languages that it never saw together (zero-shot), and
+into the right language? Is that as good as translating twice, by way of English (pivot)? And how
+much of it comes from text that is parallel in all three languages?
+
+The rows are the model of configs/multi30k_fast.py on Multi30k, whose captions are in English,
+German and French. Six models of one direction each; "four": one model for en-de, de-en, en-fr and
+fr-en, whose source lines begin with the code of their target language; "four, common half": the
+same with the first 14,500 captions; "four, no common text": German from these and French from the
+others, so that no caption is in three languages. "four, 4 times": as many updates for each
+direction as the single models have. At the scale `short` the others have 500 updates, at `full`
+3,000. Search is greedy. All six directions of test2016 are translated. A translation is off target
+if a unigram model of the words of each language's training text finds another language likelier;
+that model's own error is the share of the references that it gets wrong.
+
+The rules, written before the runs; all are about differences over seeds, by Student's t, p < 0.05.
+"Four directions cost less than 1 BLEU" holds if the mean BLEU of the four trained directions is
+less than 1 below that of the four single models, and does not if it is more. "Zero-shot is as good
+as pivot" holds if the mean BLEU of de-fr and fr-de is higher than by way of English, and does not
+if it is lower. "Zero-shot writes the right language" holds if less than 10 % is off target, and
+does not if it is more. "Common text is what makes zero-shot work" holds if the mean BLEU of de-fr
+and fr-de of "no common text" is below half of that of "common half", and does not if it is above.
+With one seed nothing is decided.
+"""
+
+import collections
+import contextlib
+import functools
+import math
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from experiments.evidence import Evidence, Found, of_jobs, of_seeds
+from experiments.judging import Column, at, judged, mean_text, means
+from transformer_jax.reporting.page import Heading, Part, Table
+from transformer_jax.tables.command import main
+from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
+
+LANGUAGES = ("en", "de", "fr")
+TRAINED = ("en-de", "de-en", "en-fr", "fr-en")
+ZERO = ("de-fr", "fr-de")
+FOUR, LONG = "four", "four, 4 times"
+COMMON, SPLIT = "four, common half", "four, no common text"
+HALF = 14_500  # pairs
+SMALL_LOSS, FEW, MOST = 1.0, 0.1, 0.5  # BLEU; shares
+
+
+def single(direction: str) -> Overrides:
+    """A row of one direction."""
+    return dict(zip(("data.src", "data.tgt"), direction.split("-"), strict=True))
+
+
+OF_HALVES = [f"train[:{HALF}]:{one}" for one in TRAINED[:2]]
+OF_HALVES += [f"train[{HALF}:]:{one}" for one in TRAINED[2:]]
+ROWS: dict[str, Overrides] = {
+    **{direction: single(direction) for direction in (*TRAINED, *ZERO)},
+    FOUR: {"data.directions": TRAINED},
+    COMMON: {"data.directions": TRAINED, "data.train": (f"train[:{HALF}]",)},
+    SPLIT: {"data.directions": TRAINED, "data.train": tuple(OF_HALVES)},
+    LONG: {"data.directions": TRAINED},
+}
+
+
+# Measurement ---------------------------------------------------------------------------------
+
+
+def language_finder(texts: Mapping[str, Sequence[str]]) -> Callable[[str], str]:
+    """A function from a line to the language whose words it most likely has.
+
+    Args:
+      texts: lines of each language. A word's probability is its share, with 1 added to each count.
+    """
+    counts = {
+        name: collections.Counter(word for line in lines for word in line.lower().split())
+        for name, lines in texts.items()
+    }
+    kinds = len(set().union(*counts.values())) + 1  # with one for words that are in none
+    totals = {name: sum(own.values()) + kinds for name, own in counts.items()}
+
+    def find(line: str) -> str:
+        """The language of a line."""
+        words = line.lower().split()
+        return max(
+            counts,
+            key=lambda name: sum(math.log((counts[name][w] + 1) / totals[name]) for w in words),
+        )
+
+    return find
+
+
+@functools.cache
+def finder_of(folder: str) -> Callable[[str], str]:
+    """The finder of Multi30k's training text."""
+    from transformer_jax.text.lines import TextLines
+
+    return language_finder(
+        {name: list(TextLines(Path(folder, f"train.{name}.gz"))) for name in LANGUAGES}
+    )
+
+
+def of_directions(job: Job) -> Evidence:
+    """BLEU and share off target of each direction that the run can be asked for; pivot of ZERO."""
+    from transformer_jax.api import load
+    from transformer_jax.evaluation.bleu import score
+    from transformer_jax.text.corpora import open_corpus
+
+    run = load(job.folder)
+    data = run.config.data
+    find = finder_of(str(data.path))
+    found: Evidence = {"bleu": {}, "off_target": {}, "pivot": {}, "finder_error": {}}
+
+    def measured(direction: str, lines: Sequence[str], references: Sequence[str]) -> float:
+        """BLEU; notes what is off target."""
+        src, tgt = direction.split("-")
+        found["off_target"][direction] = statistics.fmean(find(line) != tgt for line in lines)
+        found["finder_error"][tgt] = statistics.fmean(find(line) != tgt for line in references)
+        return score(lines, references, src, tgt).bleu
+
+    corpus = open_corpus(data)
+    for direction in (*TRAINED, *ZERO) if data.directions else (f"{data.src}-{data.tgt}",):
+        pairs = corpus.split(f"test:{direction}" if data.directions else "test")
+        sources, references = zip(*pairs, strict=True)
+        with contextlib.redirect_stdout(sys.stderr):
+            lines = run.translate(sources)
+        found["bleu"][direction] = measured(direction, lines, references)
+        if data.directions and direction in ZERO:
+            src, tgt = direction.split("-")
+            english = run.translate([f">>en<< {pair.src.partition('<< ')[2]}" for pair in pairs])
+            by_way = run.translate([f">>{tgt}<< {line}" if line else "" for line in english])
+            found["pivot"][direction] = score(by_way, references, src, tgt).bleu
+    return found
+
+
+# Verdicts ------------------------------------------------------------------------------------
+
+
+def mean_bleu(found: Evidence, directions: Sequence[str], what: str = "bleu") -> float:
+    """The mean over some directions, each with its own score."""
+    return statistics.fmean(found[what][one] for one in directions)
+
+
+def of_singles(found: Found, directions: Sequence[str]) -> dict[int, float]:
+    """The mean BLEU of the single models of these directions, by seed; each has its own row."""
+    rows = [of_seeds(found, one) for one in directions]
+    seeds = set(rows[0]).intersection(*rows)
+    pairs = list(zip(rows, directions, strict=True))
+    return {s: statistics.fmean(row[s]["bleu"][d] for row, d in pairs) for s in sorted(seeds)}
+
+
+CLAIMS = (
+    f"four directions cost less than {SMALL_LOSS:g} BLEU",
+    "zero-shot is as good as pivot",
+    "zero-shot writes the right language",
+    "common text is what makes zero-shot work",
+)
+
+
+def verdicts_on(found: Found, row: str) -> list[str]:
+    """The verdicts on a row with four directions, in the order of CLAIMS."""
+    own, singles = of_seeds(found, row), of_singles(found, TRAINED)
+    losses = [mean_bleu(own[s], TRAINED) - singles[s] for s in own if s in singles]
+    gaps = [mean_bleu(x, ZERO) - mean_bleu(x, ZERO, "pivot") for x in own.values()]
+    off = [mean_bleu(x, ZERO, "off_target") for x in own.values()]
+    common = of_seeds(found, COMMON)
+    left = [mean_bleu(own[s], ZERO) / mean_bleu(common[s], ZERO) for s in own if s in common]
+    return [
+        judged(losses, -SMALL_LOSS, 1),
+        judged(gaps, 0, 1),
+        judged(off, FEW, -1),
+        judged(left, MOST, -1) if row == SPLIT else "",
+    ]
+
+
+def bleu_of(found: Found, row: str, direction: str) -> str:
+    """The mean BLEU of a row in a direction; empty if it was not asked for it."""
+    return mean_text((x["bleu"].get(direction) for x in of_seeds(found, row).values()), ".1f")
+
+
+def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
+    """The verdicts, and what was measured of every row."""
+    found = of_jobs(folder / "evidence.json", jobs, of_directions)
+    rows, directions = (FOUR, COMMON, SPLIT, LONG), (*TRAINED, *ZERO)
+    columns = [
+        *(Column(f"pivot, {d}", at("pivot", d), ".1f") for d in ZERO),
+        *(Column(f"off target, {d}", at("off_target", d), ".3f") for d in ZERO),
+        Column("off target, trained", lambda x: mean_bleu(x, TRAINED, "off_target"), ".3f"),
+        Column("error of the finder", lambda x: max(x["finder_error"].values()), ".3f"),
+    ]
+    return [
+        Heading("Verdicts"),
+        Table(["row", *CLAIMS], [[row, *verdicts_on(found, row)] for row in rows]),
+        Heading("BLEU of each direction, each with its own references"),
+        Table(
+            ["row", *directions],
+            [[row, *(bleu_of(found, row, one) for one in directions)] for row in ROWS],
+        ),
+        Heading("Zero-shot: by way of English, and translations in another language"),
+        means(columns, found, rows),
+    ]
+
+
+def scale_of(updates: int, warmup: int, seeds: Sequence[int], rows: Sequence[str]) -> Scale:
+    """A scale at which the rows have this number of updates, and LONG four times as many."""
+    steps = {"train.steps": updates, "train.decay_steps": updates}
+    steps |= {"train.valid_every": updates, "train.checkpoint_every": updates}
+    own = {"train.warmup_steps": warmup, "decode.beam_size": 1}
+    long = {name: 4 * value for name, value in steps.items()}
+    return Scale(
+        "configs/multi30k_fast.py",
+        {**steps, **own},
+        seeds=tuple(seeds),
+        own={LONG: long},
+        compared=False,
+        rows=tuple(rows),
+    )
+
+
+EXPERIMENT = Experiment(
+    name="languages",
+    rows=ROWS,
+    scales={
+        "short": scale_of(500, 100, (0,), [row for row in ROWS if row != LONG]),
+        "full": scale_of(3_000, 300, (0, 1, 2), list(ROWS)),
+    },
+    about=__doc__,
+    findings=findings,
+)
+
+if __name__ == "__main__":
+    sys.exit(main(EXPERIMENT))
