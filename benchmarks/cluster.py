@@ -55,7 +55,7 @@ RUN = {
 }
 # Several times as long as a job's 2 minutes, from which SLURM may take one for its signal.
 LONG = RUN | {"train.steps": 1_500, "train.decay_steps": 1_500, "train.valid_every": 500}
-MID = RUN | {"train.steps": 500, "train.decay_steps": 500}
+MID = RUN | {"train.steps": 600, "train.decay_steps": 600}  # a kill comes every 17 steps
 SETTINGS = """
 ClusterName=here
 SlurmctldHost={host}(127.0.0.1)

@@ -107,33 +107,26 @@ def finder_of(folder: str) -> Callable[[str], str]:
 def of_directions(job: Job) -> Evidence:
     """BLEU and share off target of each direction that the run can be asked for; pivot of ZERO."""
     from transformer_jax.api import load
-    from transformer_jax.evaluation.bleu import score
-    from transformer_jax.text.corpora import open_corpus
+    from transformer_jax.commands.evaluate import evaluate
 
     run = load(job.folder)
     data = run.config.data
     find = finder_of(str(data.path))
     found: Evidence = {"bleu": {}, "off_target": {}, "pivot": {}, "finder_error": {}}
-
-    def measured(direction: str, lines: Sequence[str], references: Sequence[str]) -> float:
-        """BLEU; notes what is off target."""
-        src, tgt = direction.split("-")
+    for direction in (*TRAINED, *ZERO) if data.directions else (f"{data.src}-{data.tgt}",):
+        tgt = direction.split("-")[1]
+        with contextlib.redirect_stdout(sys.stderr):
+            split = f"test:{direction}" if data.directions else "test"
+            own = evaluate(str(job.folder), split=split)
+        lines = own.hypotheses.read_text(encoding="utf-8").split("\n")[:-1]
+        references = [pair.tgt for pair in own.pairs]
+        found["bleu"][direction] = own.scores.bleu
         found["off_target"][direction] = statistics.fmean(find(line) != tgt for line in lines)
         found["finder_error"][tgt] = statistics.fmean(find(line) != tgt for line in references)
-        return score(lines, references, src, tgt).bleu
-
-    corpus = open_corpus(data)
-    for direction in (*TRAINED, *ZERO) if data.directions else (f"{data.src}-{data.tgt}",):
-        pairs = corpus.split(f"test:{direction}" if data.directions else "test")
-        sources, references = zip(*pairs, strict=True)
-        with contextlib.redirect_stdout(sys.stderr):
-            lines = run.translate(sources)
-        found["bleu"][direction] = measured(direction, lines, references)
         if data.directions and direction in ZERO:
-            src, tgt = direction.split("-")
-            english = run.translate([f">>en<< {pair.src.partition('<< ')[2]}" for pair in pairs])
-            by_way = run.translate([f">>{tgt}<< {line}" if line else "" for line in english])
-            found["pivot"][direction] = score(by_way, references, src, tgt).bleu
+            sources = [f">>en<< {pair.src.partition('<< ')[2]}" for pair in own.pairs]
+            english = [f">>{tgt}<< {line}" for line in run.translate(sources)]
+            found["pivot"][direction] = run.evaluate(english, references).bleu
     return found
 
 

@@ -2,8 +2,6 @@
 
 from types import SimpleNamespace
 
-import pytest
-
 from experiments import languages
 from experiments.languages import (
     EXPERIMENT,
@@ -18,6 +16,7 @@ from tests import tiny_runs as runs
 from tests.experiments.rows import configs_of
 from transformer_jax.config.data import slice_of
 from transformer_jax.tables.experiment import make_jobs
+from transformer_jax.text.folder_corpus import Pair
 
 
 def test_the_language_of_a_line_is_that_of_its_words():
@@ -42,37 +41,40 @@ def test_without_common_text_no_caption_is_in_three_languages():
 def test_each_direction_is_translated_from_its_source_and_scored_with_its_references(
     tmp_path, monkeypatch
 ):
-    for stem in ("train", "test"):
-        for name, word in {"en": "dog", "de": "Hund", "fr": "chien"}.items():
-            runs.write_lines(
-                tmp_path / f"{stem}.{name}", [f"{word} {i} {word} {word}" for i in "12"]
-            )
     known = {"de": "Hund", "en": "dog", "fr": "chien"}
+    texts = {name: [f"{word} {i} {word}" for i in "12"] for name, word in known.items()}
     asked = []
 
-    def translate(sources):
-        """Right, but French is written for German if it comes from French: off target."""
-        asked.extend(sources)
+    def translated(sources):
+        """Right, but from French it writes French where German is asked for: off target."""
         found = []
         for line in sources:
             target, text = line[2:4], line.partition("<< ")[2]
             word = known["fr" if target == "de" and "chien" in text else target]
-            found.append(f"{word} {text.split()[1]} {word} {word}")
+            found.append(f"{word} {text.split()[1]} {word}")
         return found
 
-    data = runs.tiny_config(
-        data__path=str(tmp_path), data__directions=languages.TRAINED, data__valid=("test",)
-    ).data
-    run = SimpleNamespace(config=SimpleNamespace(data=data), translate=translate)
+    def evaluate(folder, split):
+        src, tgt = split.removeprefix("test:").split("-")
+        sources = [f">>{tgt}<< {line}" for line in texts[src]]
+        path = runs.write_lines(tmp_path / "hypotheses", translated(sources))
+        scores = SimpleNamespace(bleu=f"BLEU of {split}")
+        pairs = [Pair(*pair) for pair in zip(sources, texts[tgt], strict=True)]
+        return SimpleNamespace(scores=scores, hypotheses=path, pairs=pairs)
+
+    def pivot(sources, references):
+        asked.append((sources, references))
+        return SimpleNamespace(bleu=float(translated(sources) == references))
+
+    data = SimpleNamespace(directions=languages.TRAINED, path=None)
+    config = SimpleNamespace(data=data)
+    run = SimpleNamespace(config=config, translate=translated, evaluate=pivot)
     monkeypatch.setattr("transformer_jax.api.load", lambda folder: run)
-    finder = language_finder({name: [word] for name, word in known.items()})
-    monkeypatch.setattr(languages, "finder_of", lambda folder: finder)
+    monkeypatch.setattr("transformer_jax.commands.evaluate.evaluate", evaluate)
+    monkeypatch.setattr(languages, "finder_of", lambda folder: language_finder(texts))
     found = of_directions(make_jobs(EXPERIMENT, "short", tmp_path)[0])
-    assert found["bleu"] == {
-        d: pytest.approx(0 if d == "fr-de" else 100, abs=20 if d == "fr-de" else 1e-6)
-        for d in (*languages.TRAINED, *languages.ZERO)
-    }
+    assert found["bleu"]["de-fr"] == "BLEU of test:de-fr" and len(found["bleu"]) == 6
     assert found["off_target"] == {d: float(d == "fr-de") for d in found["bleu"]}
-    assert found["pivot"] == {"de-fr": pytest.approx(100), "fr-de": pytest.approx(100)}
+    assert found["pivot"] == {"de-fr": 1.0, "fr-de": 1.0}
     assert found["finder_error"] == {"en": 0, "de": 0, "fr": 0}
-    assert ">>en<< chien 1 chien chien" in asked and ">>de<< dog 1 dog dog" in asked
+    assert asked[0] == ([">>fr<< dog 1 dog", ">>fr<< dog 2 dog"], texts["fr"])

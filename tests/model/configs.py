@@ -162,6 +162,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     "recurrent-decoder": dict(decoder="recurrent", d_hidden=17, norm="pre"),
     "two-sources": dict(sources=2, window=5, num_encoder_layers=2, output="copy"),
     "parallel-sources": dict(sources=2, combination="parallel", output="copy", window=5),
+    "serial-sources": dict(sources=3, combination="serial", output="copy", norm="pre"),
+    "hierarchical-sources": dict(sources=2, combination="hierarchical", num_key_heads=1),
     "three-sources": dict(sources=3, encoder="convolutional", decoder="recurrent"),
     "language-model": dict(
         encoder="none", num_decoder_layers=2, positions="rotary", d_k=6, output="history"

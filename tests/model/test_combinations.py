@@ -1,15 +1,18 @@
 """Several source sentences in encoder-decoder attention: the softmax of each alone, summed."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from tests.fixtures.references import dot_by_hand, softmax_by_hand, values_by_hand
 from tests.fixtures.tiny import relative_error
-from transformer_jax.model.attention.combinations import COMBINATIONS, mean_over_sentences
+from transformer_jax.config.model import ModelConfig
+from transformer_jax.model.attention.combinations import COMBINATIONS, Reading
 from transformer_jax.model.attention.multi_head import attend
 from transformer_jax.model.attention.normalizers import softmax
+from transformer_jax.model.axes import unboxed
 
-B, L, M, H, K, V = 2, 5, 7, 3, 4, 6
+B, L, M, H, K, V, D = 2, 5, 7, 3, 4, 6, 8
 DRAW = np.random.default_rng(9)
 QUERY, KEY, VALUE = (
     DRAW.normal(size=shape).astype(np.float32)
@@ -27,16 +30,83 @@ def alone_by_hand(scores, mask):
     return np.where(sees, softmax_by_hand(scores, mask | ~sees), 0)
 
 
-def test_parallel_sums_attention_to_each_sentence():
-    normalize = COMBINATIONS["parallel"](softmax, jnp.asarray(SENTENCES), 3)
-    heads, weights = attend(QUERY, KEY, VALUE, MASK, normalize=normalize)
+CONFIG = ModelConfig(d_model=D, num_heads=H, d_k=K, d_v=V, sources=3)
+X, OUT = DRAW.normal(size=(B, L, D)).astype(np.float32), DRAW.normal(size=(H, V, D))
+
+
+def join(heads):
+    return jnp.einsum("BLHV,HVD->BLD", heads, OUT.astype(np.float32))
+
+
+def reading(value=VALUE, mask=MASK) -> Reading:
+    def read(normalize):
+        return attend(QUERY, KEY, value, mask, normalize=normalize)
+
+    return Reading(read, join, softmax, jnp.asarray(mask), jnp.asarray(SENTENCES))
+
+
+def each_by_hand(value=VALUE):
+    """Weights and joined heads of attention to each sentence alone, in float64."""
     scores = dot_by_hand(QUERY, KEY, K**-0.5)
-    each = [alone_by_hand(scores, MASK & (SENTENCES == n)[:, None, None]) for n in range(3)]
-    assert relative_error(weights, sum(each)) < 1e-6
-    assert relative_error(heads, sum(values_by_hand(one, VALUE) for one in each)) < 1e-6
-    sums = np.asarray(weights).sum(-1)  # the number of sentences of the query's pair
-    np.testing.assert_allclose(sums[0], [[2, 2, 3, 3, 3]] * H, rtol=1e-5)
-    np.testing.assert_allclose(sums[1], [[3, 3, 3, 3, 0]] * H, rtol=1e-5)
-    mean = mean_over_sentences(weights, MASK, jnp.asarray(SENTENCES), 3)
-    np.testing.assert_allclose(np.asarray(mean).sum(-1)[0], 1, rtol=1e-5)  # some see two sentences
-    np.testing.assert_allclose(mean[1], weights[1] / 3, rtol=1e-6)
+    weights = [alone_by_hand(scores, MASK & (SENTENCES == n)[:, None, None]) for n in range(3)]
+    heads = [np.einsum("BLHV,HVD->BLD", values_by_hand(one, value), OUT) for one in weights]
+    return weights, heads
+
+
+def test_parallel_sums_attention_to_each_sentence():
+    out, weights = COMBINATIONS["parallel"](CONFIG, (0, 1, 2)).apply({}, reading(), X)
+    each, heads = each_by_hand()
+    seen = np.maximum(sum(one.any(-1, keepdims=True) for one in each), 1)
+    assert relative_error(weights, sum(each) / seen) < 1e-6
+    assert relative_error(out, sum(heads)) < 1e-6
+    sums = np.asarray(weights).sum(-1)
+    np.testing.assert_allclose(sums, np.broadcast_to(MASK.any(-1), sums.shape), rtol=1e-5)
+
+
+def test_a_serial_sublayer_reads_one_sentence():
+    each, heads = each_by_hand()
+    total = 0
+    for number in range(3):
+        out, weights = COMBINATIONS["serial"](CONFIG, (number,)).apply({}, reading(), X)
+        assert relative_error(out, heads[number]) < 1e-6
+        assert not np.asarray(weights)[np.broadcast_to(each[number] == 0, weights.shape)].any()
+        total += weights
+    np.testing.assert_allclose(total.sum(-1)[1], [[1, 1, 1, 1, 0]] * H, rtol=1e-5)
+
+
+def hierarchical(value=VALUE):
+    module = COMBINATIONS["hierarchical"](CONFIG, (0, 1, 2))
+    boxed = module.init(jax.random.key(3), reading(), X)["params"]["over_sentences"]
+    params = unboxed(boxed)
+    out, weights = module.apply({"params": {"over_sentences": params}}, reading(value), X)
+    return {name: np.asarray(one, np.float64) for name, one in params.items()}, out, weights
+
+
+def test_hierarchical_attends_to_what_each_sentence_gave():
+    params, out, weights = hierarchical()
+    each, heads = each_by_hand()
+    context = np.stack(heads, 2)  # [B, L, N, D]
+    query = np.einsum("BLD,DHK->BLHK", X, params["query"])
+    key, value = (np.einsum("BLND,DHK->BLNHK", context, params[x]) for x in ("key", "value"))
+    scores = np.einsum("BLHK,BLNHK->BLHN", query, key) / K**0.5
+    seen = np.stack([one.any(-1)[:, 0] for one in each], -1)[:, :, None]  # [B, L, 1, N]
+    shares = alone_by_hand(scores, seen)
+    joined = np.einsum("BLHN,BLNHV->BLHV", shares, value)
+    real = seen.any(-1)[..., 0, None]
+    wanted = np.einsum("BLHV,HVD->BLD", joined, params["out"])
+    assert relative_error(out * real, wanted * real) < 1e-5
+    of_sentences = shares.mean(2)  # [B, L, N]
+    together = np.einsum("BHLMN,BLN->BHLM", np.stack(each, -1), of_sentences)
+    assert relative_error(weights, together) < 1e-5
+    sums = np.asarray(weights).sum(-1)
+    np.testing.assert_allclose(sums, np.broadcast_to(MASK.any(-1), sums.shape), atol=1e-5)
+
+
+def test_sentences_that_give_the_same_make_hierarchical_a_product():
+    """With equal values everywhere each C is the same c: the output is c W^V W^O."""
+    same = np.broadcast_to(VALUE[:, :1], VALUE.shape)
+    params, out, _ = hierarchical(same)
+    c = np.einsum("BLHV,HVD->BLD", np.broadcast_to(same[:, :1], (B, L, H, V)), OUT)
+    wanted = np.einsum("BLD,DHV,HVE->BLE", c, params["value"], params["out"])
+    real = MASK.any(-1)[:, 0, :, None]
+    assert relative_error(out * real, wanted * real) < 1e-5

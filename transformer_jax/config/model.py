@@ -268,12 +268,15 @@ class ModelConfig:
         "flat",
         "how encoder-decoder attention reads several source sentences; flat: with one softmax over "
         "all (Libovicky and Helcl 2017); parallel: the sum of attention to each sentence alone, "
-        "with the same matrices (Libovicky et al. 2018), where the weights that other parts use "
-        "and plots show are the mean over sentences",
+        "with the same matrices; serial: a sub-layer for each sentence, one after the other; "
+        "hierarchical: attention to each sentence alone, then attention to the results "
+        "(Libovicky et al. 2018). The weights that other parts use and plots show sum to 1 over "
+        "all sentences",
         choices_of="transformer_jax.model.attention.combinations:COMBINATIONS",
         excludes={
             "model.attention_memory": "the one has a softmax for each source sentence, and the "
-            "other one over the whole source"
+            "other one over the whole source",
+            "train.hard_attention": "a draw is one position of the whole source",
         },
     )
     source_eos: bool = option(

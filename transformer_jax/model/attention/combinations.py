@@ -1,62 +1,129 @@
 """COMBINATIONS: how encoder-decoder attention joins several source sentences (model.combination).
 
-A new one is a function here and its line in `COMBINATIONS`.
+A new one is a class here and its line in `COMBINATIONS`.
 
 Dimension key
-  B batch   L target length   M source length   H heads
+  B batch   L target length (in search: the beams)   M source length   D d_model   H heads
+  V d_v per head   N source sentences of a pair
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
+import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 
+from transformer_jax.config.model import ModelConfig
+from transformer_jax.model.attention.multi_head import MultiHeadAttention, attend
 from transformer_jax.model.attention.normalizers import Normalize
+from transformer_jax.model.layers.matrix_products import einsum
 
 
-def parallel(normalize: Normalize, sentence_BM: Array, count: int) -> Normalize:
-    """(scores, mask) -> the sum over source sentences of the weights of each one alone.
+class Reading(NamedTuple):
+    """A call of encoder-decoder attention, which a combination finishes."""
 
-    So the heads' outputs, and with one W^O the sub-layer's, are the sum of those of attention to
-    each sentence. A sentence adds nothing for a query that sees none of its positions.
+    read: Callable[[Normalize], tuple[Array, Array]]  # heads [B, L, H, V], weights [B, H, L, M]
+    join: Callable[[Array], Array]  # the heads joined by W^O: [B, L, D]
+    normalize: Normalize
+    mask: Array  # booleans that broadcast to the weights
+    sentence_BM: Array  # which of its pair's sentences a position is in, int32, from 0
 
-    Args:
-      normalize: (scores, mask) -> weights.
-      sentence_BM: which of its pair's source sentences a position is in, int32, from 0.
-      count: source sentences of each pair.
+    def sees(self, number: int) -> Array:
+        """Whether a query sees a position of a sentence; like the mask, with 1 position."""
+        return (self.mask & (self.sentence_BM == number)[:, None, None]).any(-1, keepdims=True)
 
-    Source: Libovicky, Helcl and Marecek 2018, section 3.2, which has matrices for each sentence.
+    def of(self, numbers: Sequence[int]) -> tuple[Array, Array]:
+        """Heads and weights: the sum over some sentences of attention to each one alone."""
+        return self.read(alone(self.normalize, self.sentence_BM, numbers))
+
+    def mean(self, weights_BHLM: Array, count: int) -> Array:
+        """The weights over the number of sentences that a query sees, so that they sum to 1."""
+        seen = sum(self.sees(number).astype(weights_BHLM.dtype) for number in range(count))
+        return weights_BHLM / jnp.maximum(seen, 1)
+
+
+def alone(normalize: Normalize, sentence_BM: Array, numbers: Sequence[int]) -> Normalize:
+    """(scores, mask) -> the sum over these sentences of the weights of each one alone.
+
+    A sentence adds nothing for a query that sees none of its positions.
     """
 
     def summed(scores_BHLM: Array, mask: Array) -> Array:
         weights_BHLM = jnp.zeros_like(scores_BHLM)
-        for number in range(count):
+        for number in numbers:
             own = mask & (sentence_BM == number)[:, None, None]
-            alone_BHLM = normalize(scores_BHLM, own)
-            weights_BHLM += jnp.where(own.any(-1, keepdims=True), alone_BHLM, 0.0)
+            of_one_BHLM = normalize(scores_BHLM, own)
+            weights_BHLM += jnp.where(own.any(-1, keepdims=True), of_one_BHLM, 0.0)
         return weights_BHLM
 
     return summed
 
 
-def mean_over_sentences(weights: Array, mask: Array, sentence_BM: Array, count: int) -> Array:
-    """What `parallel` gives, over the number of sentences that a query sees.
+class Parallel(nn.Module):
+    """The sum of attention to each sentence alone; with one number, attention to that sentence.
 
-    So probabilities sum to 1 again, also where a pair has fewer sentences that can be seen.
+    The sentences share the matrices. In a decoder layer with model.combination=serial each has a
+    sub-layer of its own, with its own matrices, and they follow one another.
 
-    Args:
-      weights: `[batch, heads, queries, src_len]`.
-      mask: booleans that broadcast to the weights.
-      sentence_BM, count: as for `parallel`.
+    Source: Libovicky, Helcl and Marecek 2018, section 3, which has matrices for each sentence.
     """
-    own = [mask & (sentence_BM == number)[:, None, None] for number in range(count)]
-    seen = sum(jnp.any(one, -1, keepdims=True).astype(weights.dtype) for one in own)
-    return weights / jnp.maximum(seen, 1)
+
+    config: ModelConfig
+    numbers: tuple[int, ...]
+
+    def __call__(self, reading: Reading, x_BLD: Array) -> tuple[Array, Array]:
+        """`[batch, tgt_len, d_model]`, and weights that sum to 1 over all sentences."""
+        heads_BLHV, weights_BHLM = reading.of(self.numbers)
+        return reading.join(heads_BLHV), reading.mean(weights_BHLM, self.config.sources)
 
 
-# By the value of model.combination: what it makes of a normalizer; None: nothing, as the normalizer
-# reads all sentences as one.
-COMBINATIONS: dict[str, Callable[[Normalize, Array, int], Normalize] | None] = {
+class Hierarchical(nn.Module):
+    """Attention to each sentence alone, and then attention to the results.
+
+    C_n is the output of attention to sentence n, with the matrices that all sentences share, and
+    the output that of a second multi-head attention, whose keys and values are C_1 .. C_N. The
+    weight of a position is its own in its sentence, times its sentence's, the mean over heads.
+
+    Source: Libovicky, Helcl and Marecek 2018, section 3.4, which has matrices for each sentence.
+    """
+
+    config: ModelConfig
+    numbers: tuple[int, ...]
+
+    def setup(self) -> None:
+        self.over_sentences = MultiHeadAttention(self.config)
+
+    def __call__(self, reading: Reading, x_BLD: Array) -> tuple[Array, Array]:
+        """`[batch, tgt_len, d_model]`, and weights that sum to 1 over all sentences."""
+        batch, length, _ = x_BLD.shape
+        each = [reading.of((number,)) for number in self.numbers]
+        of_sentences_BLND = jnp.stack([reading.join(heads) for heads, _ in each], axis=2)
+        seen = [reading.sees(number)[:, 0] for number in self.numbers]  # [B, 1 or L, 1]
+        seen_BLN = jnp.broadcast_to(jnp.concatenate(seen, -1), (batch, length, len(seen)))
+        # Each target position attends by itself: it is a row of its own.
+        in_rows = of_sentences_BLND.reshape(batch * length, len(seen), -1)
+        queries = self.over_sentences.queries(x_BLD.reshape(batch * length, 1, -1))
+        keys_values = self.over_sentences.keys_values(in_rows)
+        sharing = self.config.num_heads // self.config.key_heads
+        key, value = (jnp.repeat(x, sharing, axis=2) for x in keys_values)
+        heads, shares = attend(queries, key, value, seen_BLN.reshape(-1, 1, 1, len(seen)))
+        out = self.over_sentences.joined(heads, x_BLD.reshape(batch * length, 1, -1))
+        shares_BLN = shares.mean((1, 2)).reshape(seen_BLN.shape) * seen_BLN
+        weights_BHLMN = jnp.stack([weights for _, weights in each], axis=-1)
+        weights_BHLM = einsum("BHLMN,BLN->BHLM", weights_BHLMN, shares_BLN)
+        return out.reshape(x_BLD.shape), weights_BHLM
+
+
+# By the value of model.combination; None: attention reads all sentences as one.
+COMBINATIONS: dict[str, type[Parallel] | type[Hierarchical] | None] = {
     "flat": None,
-    "parallel": parallel,
+    "parallel": Parallel,
+    "serial": Parallel,
+    "hierarchical": Hierarchical,
 }
+
+
+def is_serial(config: ModelConfig) -> bool:
+    """Whether a decoder layer has a sub-layer of attention for each source sentence."""
+    return config.combination == "serial"

@@ -5,6 +5,7 @@ Dimension key
   J beams (K in files without d_k)   E features of the encoder's output
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -17,7 +18,7 @@ from transformer_jax.model.attention.cached_attention import (
     attend_to_cache,
     empty_keys_values,
 )
-from transformer_jax.model.attention.combinations import COMBINATIONS, mean_over_sentences
+from transformer_jax.model.attention.combinations import COMBINATIONS, Reading, is_serial
 from transformer_jax.model.attention.cross_normalizers import (
     NOISY,
     STATELESS,
@@ -49,12 +50,17 @@ from transformer_jax.model.layers.sublayer import EMPTY_CACHE
 class CrossAttention(AttentionSublayer):
     """Attention of the decoder to the encoder's output (Vaswani et al. 2017, section 3.2.3)."""
 
+    sentence: int = 0  # with model.combination=serial: the number of the one that it reads
+
     def setup(self) -> None:
         config = self.config
         score = config.score if config.cross_score is None else config.cross_score
         self.normalizer = name_of(config)
         self.stateful = stateful(config)
-        self.combine = COMBINATIONS[config.combination]
+        self.combine = None
+        if (combination := COMBINATIONS[config.combination]) is not None:
+            own = (self.sentence,) if is_serial(config) else tuple(range(config.sources))
+            self.combine = combination(config, own)
         sizes = config.axis_sizes | {"encoded": self.side.encoded or config.d_model}
         part = STATELESS[self.normalizer] if self.stateful is None else self.stateful
         self.declare(score, part, sizes | MEMORY_SIZES, self.side.encoded)
@@ -80,24 +86,50 @@ class CrossAttention(AttentionSublayer):
         sampled = list[Sampled]()
         if attended.noise_source is not None:
             normalize = with_draw(normalize, attended.noise_source, sampled)
-        heads_BLHV, weights_BHLM = attend(
-            query_BLHK,
-            key_BMHK,
-            value_BMHV,
-            attended.mask,
-            score=self.attention.scores,
-            normalize=normalize,
-            drop=weight_dropout(self, self.config.attention_dropout, context.rows_B),
+        drop = weight_dropout(self, self.config.attention_dropout, context.rows_B)
+
+        def read(normalize: Normalize) -> tuple[Array, Array]:
+            return attend(
+                query_BLHK,
+                key_BMHK,
+                value_BMHV,
+                attended.mask,
+                score=self.attention.scores,
+                normalize=normalize,
+                drop=drop,
+            )
+
+        x_BLD, weights_BHLM = self._combined(
+            read, normalize, x_BLD, attended.mask, attended.source.sentences
         )
-        weights_BHLM = self._mean(weights_BHLM, attended.mask, attended.source.sentences)
         self.keep_for_plots(weights_BHLM)
-        return self.joined(heads_BLHV, x_BLD), sampled[0] if sampled else weights_BHLM
+        return x_BLD, sampled[0] if sampled else weights_BHLM
+
+    def _combined(
+        self,
+        read: Callable[[Normalize], tuple[Array, Array]],
+        normalize: Normalize,
+        x_BLD: Array,
+        mask: Array,
+        sentence_BM: Array | None,
+    ) -> tuple[Array, Array]:
+        """The output and the weights as other parts see them."""
+
+        def join(heads_BLHV: Array) -> Array:
+            return self.joined(heads_BLHV, x_BLD)
+
+        if self.combine is None:
+            heads_BLHV, weights_BHLM = read(normalize)
+            return join(heads_BLHV), weights_BHLM
+        assert sentence_BM is not None
+        out, weights = self.combine(Reading(read, join, normalize, mask, sentence_BM), x_BLD)
+        return out, weights
 
     def _normalize(self, query_BLHK: Array, context: Context, attended: Attended) -> Normalize:
         """(scores, mask) -> weights of all target positions."""
         noise_source = self._noise_source(context.rows_B)
         if self.stateful is None:
-            return self._stateless(noise_source, attended.source.sentences)
+            return self._stateless(noise_source)
         part = self.stateful
         row = RowFacts(context.place.positions == 0, noise_source)
         source = Source(attended.encoded_BME, attended.source.words)
@@ -109,21 +141,9 @@ class CrossAttention(AttentionSublayer):
 
         return normalize
 
-    def _stateless(self, noise_source: NoiseSource | None, sentence_BM: Array | None) -> Normalize:
+    def _stateless(self, noise_source: NoiseSource | None) -> Normalize:
         normalizer = STATELESS[self.normalizer]
-        normalize = normalizer.of(self.config, self.normalizer_params, noise_source)
-        if self.combine is None:
-            return normalize
-        assert sentence_BM is not None
-        return self.combine(normalize, sentence_BM, self.config.sources)
-
-    @nn.nowrap
-    def _mean(self, weights: Array, mask: Array, sentence_BM: Array | None) -> Array:
-        """The weights as other parts see them: the mean over sentences of those of each."""
-        if self.combine is None:
-            return weights
-        assert sentence_BM is not None
-        return mean_over_sentences(weights, mask, sentence_BM, self.config.sources)
+        return normalizer.of(self.config, self.normalizer_params, noise_source)
 
     def _noise_source(self, rows_B: Array | None) -> NoiseSource | None:
         """Of the normalizer's noise; None outside training, and if it has none."""
@@ -166,12 +186,13 @@ class CrossAttention(AttentionSublayer):
         self, x_BJD: Array, context: StepContext, memory: Any, cache: Cache
     ) -> tuple[Array, Cache, Array]:
         """One new position of every hypothesis over the source; weights `[B, H, J, M]`."""
-        assert context.source_mask is not None
+        mask = context.source_mask
+        assert mask is not None
         keys_values, features = memory
         query_BJHK = self.attention.queries(x_BJD)
         carried = [cache.carried]  # a list, into which `normalize` puts its new state
         if (part := self.stateful) is None:
-            normalize = self._stateless(None, None if self.combine is None else features)
+            normalize = self._stateless(None)
         else:
 
             def normalize(scores_BHJM: Array, mask_B11M: Array) -> Array:
@@ -181,13 +202,15 @@ class CrossAttention(AttentionSublayer):
                 carried[0], weights_BJHM = part.step(self.normalizer_params, carried[0], scored)
                 return weights_BJHM.swapaxes(1, 2)
 
-        heads_BJHV, weights_BHJM = attend_to_cache(
-            query_BJHK,
-            [keys_values],
-            context.source_mask,
-            score=self.score_of_cache(),
-            normalize=normalize,
-        )
+        def read(normalize: Normalize) -> tuple[Array, Array]:
+            return attend_to_cache(
+                query_BJHK,
+                [keys_values],
+                mask,
+                score=self.score_of_cache(),
+                normalize=normalize,
+            )
+
         sentence_BM = None if self.combine is None else features
-        weights_BHJM = self._mean(weights_BHJM, context.source_mask, sentence_BM)
-        return self.joined(heads_BJHV, x_BJD), Cache((), carried[0]), weights_BHJM
+        x_BJD, weights_BHJM = self._combined(read, normalize, x_BJD, mask, sentence_BM)
+        return x_BJD, Cache((), carried[0]), weights_BHJM

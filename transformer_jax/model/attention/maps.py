@@ -11,6 +11,7 @@ from jax import Array
 
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.interfaces import Params
+from transformer_jax.model.layers.layer import cross_attentions
 from transformer_jax.text.batches import Packed
 
 # The three uses of attention (Vaswani et al. 2017, section 3.2.3): stack and sub-layer.
@@ -59,8 +60,13 @@ def attention_maps(
 
     def weights(name: str) -> Array:
         stack, sublayer = USES[name]
-        layers = (sown[f"{stack}_{n}"][sublayer]["attention_weights"] for n in range(depths[stack]))
-        # Flax keeps what a module sows in a tuple, here of one.
-        return jnp.stack([weights_BHLM for [weights_BHLM] in layers], axis=1)
+        several = [sublayer, *cross_attentions(model.config)[1:]] if name == "cross" else [sublayer]
+
+        def of_layer(number: int) -> Array:
+            # Flax keeps what a module sows in a tuple, here of one.
+            own = sown[f"{stack}_{number}"]
+            return sum(own[one]["attention_weights"][0] for one in several)
+
+        return jnp.stack([of_layer(number) for number in range(depths[stack])], axis=1)
 
     return {name: weights(name) for name in uses_of(model)}

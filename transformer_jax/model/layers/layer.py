@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.config.model import ModelConfig
+from transformer_jax.model.attention.combinations import is_serial
 from transformer_jax.model.attention.cross_attention import CrossAttention
 from transformer_jax.model.attention.self_attention import SelfAttention
 from transformer_jax.model.axes import BATCH, constrain, declared
@@ -56,8 +57,21 @@ def encoder_layer(config: ModelConfig) -> tuple[str, ...]:
 def decoder_layer(config: ModelConfig) -> tuple[str, ...]:
     """The sub-layers of a decoder layer; model.decoder may replace its self-attention."""
     mixer, _ = RUNNING_MIXERS.get(config.decoder, ("self_attention", None))
-    reading = ("cross_attention",) if reads_source(config) else ()
+    reading = cross_attentions(config) if reads_source(config) else ()
     return (mixer, *reading, *_feed_forward(config))
+
+
+def cross_attentions(config: ModelConfig) -> tuple[str, ...]:
+    """The sub-layers of encoder-decoder attention: one, or one for each source sentence."""
+    others = range(2, config.sources + 1) if is_serial(config) else ()
+    return ("cross_attention", *(f"cross_attention_{number}" for number in others))
+
+
+def make_sublayer(name: str, config: ModelConfig, side: Side, **options: Any) -> Sublayer:
+    """The sub-layer of a name in SUBLAYERS, or in `cross_attentions`; options: those of Flax."""
+    if name in SUBLAYERS:
+        return SUBLAYERS[name](config, side, **options)
+    return CrossAttention(config, side, int(name.rpartition("_")[2]) - 1, **options)
 
 
 def _feed_forward(config: ModelConfig) -> tuple[str, ...]:
@@ -141,7 +155,7 @@ class Layer(nn.Module):
         if self.watched:  # the fused kernel gives no weights
             config = dataclasses.replace(config, attention_kernel="plain")
         for name in self.sublayers:
-            setattr(self, name, SUBLAYERS[name](config, self.side))
+            setattr(self, name, make_sublayer(name, config, self.side))
             residual = Residual(self.config, is_decoder=self.side.is_decoder)
             setattr(self, f"{name}_residual", residual)
 
@@ -160,7 +174,7 @@ class Layer(nn.Module):
         x_BLD, weights = self._run(
             x_BLD, context.rows_B, lambda name, sublayer, y_BLD: sublayer(y_BLD, context)
         )
-        return x_BLD, weights["cross_attention"] if self.watched else None
+        return x_BLD, self._watched(weights)
 
     def step(
         self, x_BKD: Array, context: StepContext, memory: dict[str, Any], cache: Cache
@@ -174,8 +188,16 @@ class Layer(nn.Module):
 
         x_BKD, found = self._run(x_BKD, None, apply)
         caches = {name: found[name][0] for name in self.sublayers}
-        weights = found["cross_attention"][1] if self.watched else None
-        return x_BKD, _of_parts(caches), weights
+        weights = {name: weights for name, (_, *weights) in found.items()}
+        return x_BKD, _of_parts(caches), self._watched({n: x[0] for n, x in weights.items() if x})
+
+    @nn.nowrap
+    def _watched(self, weights: dict[str, Any]) -> Any:
+        """The weights of encoder-decoder attention, if the layer is watched; else None."""
+        if not self.watched:
+            return None
+        first, *others = (weights[name] for name in cross_attentions(self.config))
+        return sum(others, first) if others else first
 
     @nn.nowrap
     def example(self) -> tuple[Array, Context]:
@@ -209,7 +231,8 @@ class Layer(nn.Module):
     @nn.nowrap
     def _unbound(self) -> dict[str, Sublayer]:
         return {
-            name: SUBLAYERS[name](self.config, self.side, parent=None) for name in self.sublayers
+            name: make_sublayer(name, self.config, self.side, parent=None)
+            for name in self.sublayers
         }
 
 
