@@ -1,0 +1,206 @@
+"""Two source sentences: which way to combine them profits, which breaks, and which never looked.
+
+    TRANSFORMER_JAX_DATA=FOLDER python -m experiments.several_sources --scale=short
+
+The questions: does a model that reads a caption in German and in French translate it into English
+better than one that reads one of them? Do the combinations of encoder-decoder attention (Libovicky
+et al. 2018) add anything to reading both as one sentence (Dabre et al. 2017)? And what does each do
+where a sentence is wrong or missing, which it never met in training?
+
+The rows are the model of configs/multi30k_fast.py on Multi30k: German alone, French alone, both end
+to end as one sentence (model.sources=1), and both with each model.combination. `serial` and
+`hierarchical` have more matrices of attention, so their feed-forward networks are narrower (d_ff
+384 instead of 512): all rows have the same number of parameters within 1 %. Beside them stand the
+two single models together: of their 4 best translations each, the one with the highest mean of both
+scores (log probability over length penalty). Beam 4, test2016. A sentence is wrong if it is that of
+the next caption, and missing if it is empty.
+
+The rules, written before the runs; all are about differences over seeds, by Student's t, p < 0.05.
+"Two sentences help" holds for a row if its BLEU is higher than that of the better single model, and
+does not if it is lower. "Better than end to end" is the same against that row. "It looks at both"
+holds if the wrong French and the wrong German sentence each cost more than 1 BLEU, and does not if
+one costs less. "It breaks without one" holds if the BLEU with one sentence missing, the mean over
+which, is below half of the mean of the single models, and does not if it is above. With one seed
+nothing is decided.
+"""
+
+import contextlib
+import math
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import sacrebleu
+
+from experiments.evidence import Evidence, Found, answers, of_jobs, of_seeds
+from experiments.judging import Column, judged, means
+from transformer_jax.reporting.page import Heading, Part, Table
+from transformer_jax.tables.command import main
+from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
+
+GERMAN, FRENCH, JOINED = "German alone", "French alone", "end to end"
+TWO = {"data.src": "de,fr", "data.tgt": "en"}
+NARROW = {"model.d_ff": 384}
+COMBINED: dict[str, Overrides] = {
+    "flat": {},
+    "parallel": {},
+    "serial": NARROW,
+    "hierarchical": NARROW,
+}
+ROWS: dict[str, Overrides] = {
+    GERMAN: {"data.src": "de", "data.tgt": "en"},
+    FRENCH: {"data.src": "fr", "data.tgt": "en"},
+    JOINED: TWO,
+    **{
+        name: {**TWO, "model.sources": 2, "model.combination": name, **more}
+        for name, more in COMBINED.items()
+    },
+}
+RIGHT, TOGETHER = "both right", "two models"
+WAYS = {  # of the two sentences, German first
+    RIGHT: lambda german, french: (german, french),
+    "wrong French": lambda german, french: (german, [*french[1:], french[0]]),
+    "wrong German": lambda german, french: ([*german[1:], german[0]], french),
+    "no French": lambda german, french: (german, [""] * len(french)),
+    "no German": lambda german, french: ([""] * len(german), french),
+}
+SMALL_LOSS, BROKEN, BEST = 1.0, 0.5, 4  # BLEU; a share; translations of each single model
+
+
+# Measurement ---------------------------------------------------------------------------------
+
+
+def scored(job: Job) -> tuple[float, list[str], list[str]]:
+    """BLEU of the run on its test split, and the sources and references."""
+    from transformer_jax.commands.evaluate import evaluate
+
+    with contextlib.redirect_stdout(sys.stderr):
+        own = evaluate(str(job.folder), split="test")
+    return own.scores.bleu, [pair.src for pair in own.pairs], [pair.tgt for pair in own.pairs]
+
+
+def by_way(job: Job) -> Evidence:
+    """The number of parameters, and BLEU with both sentences, and with one wrong or missing."""
+    from transformer_jax.api import load
+
+    run = load(job.folder)
+    sizes = [x.size for x in jax.tree.leaves(run.loaded.translator.params)]
+    score, sources, references = scored(job)
+    found: Evidence = {"parameters": sum(sizes), RIGHT: score}
+    if "," not in run.config.data.src:
+        return found
+    german, french = zip(*(line.split("\t") for line in sources), strict=True)
+    for name, way in WAYS.items():
+        lines = ["\t".join(both) for both in zip(*way(german, french), strict=True)]
+        found[name] = run.evaluate(lines, references).bleu
+    return found
+
+
+def together(*jobs: Job) -> Evidence:
+    """BLEU of the translations that two models like best, of those that either finds."""
+    from transformer_jax.api import load
+
+    runs = [load(job.folder) for job in jobs]
+    texts = [scored(job) for job in jobs]
+    lists = [run.n_best(sources, BEST) for run, (_, sources, _) in zip(runs, texts, strict=True)]
+    found = [
+        list(dict.fromkeys(one.text for own in line for one in own))
+        for line in zip(*lists, strict=True)
+    ]
+    owner = [number for number, line in enumerate(found) for _ in line]
+    targets = [text for line in found for text in line]
+    scores = [
+        run.score([sources[i] for i in owner], targets)
+        for run, (_, sources, _) in zip(runs, texts, strict=True)
+    ]
+    best: dict[int, tuple[float, str]] = {}
+    for number, text, *own in zip(owner, targets, *scores, strict=True):
+        total = sum(one.score for one in own)
+        best[number] = max(best.get(number, (-math.inf, "")), (total, text))
+    lines = [best[number][1] for number in range(len(found))]
+    return {RIGHT: sacrebleu.corpus_bleu(lines, [texts[0][2]]).score}
+
+
+# Verdicts ------------------------------------------------------------------------------------
+
+
+def singles(found: Found, seed: int) -> list[float]:
+    """BLEU of the single models of a seed; none unless both were measured."""
+    own = [of_seeds(found, row) for row in (GERMAN, FRENCH)]
+    return [one[seed][RIGHT] for one in own] if all(seed in one for one in own) else []
+
+
+CLAIMS = (
+    "two sentences help",
+    "better than end to end",
+    "it looks at both",
+    "it breaks without one",
+)
+
+
+def verdicts_on(found: Found, row: str) -> list[str]:
+    """The verdicts on a row with two sentences, in the order of CLAIMS."""
+    own, joined = of_seeds(found, row), of_seeds(found, JOINED)
+    known = {seed: singles(found, seed) for seed in own if singles(found, seed)}
+    gains = [own[seed][RIGHT] - max(one) for seed, one in known.items()]
+    better = [own[seed][RIGHT] - joined[seed][RIGHT] for seed in own if seed in joined]
+    looks = [x[RIGHT] - max(x["wrong French"], x["wrong German"]) for x in own.values()]
+    left = [
+        statistics.fmean((own[seed]["no French"], own[seed]["no German"])) / statistics.fmean(one)
+        for seed, one in known.items()
+    ]
+    return [
+        judged(gains, 0, 1),
+        judged(better, 0, 1) if row != JOINED else "",
+        judged(looks, SMALL_LOSS, 1),
+        judged(left, BROKEN, -1),
+    ]
+
+
+def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
+    """The verdicts, and what was measured of every row."""
+    found = of_jobs(folder / "evidence.json", jobs, by_way)
+    two = [row for row in ROWS if row not in (GERMAN, FRENCH)]
+    alone = {(job.row, job.seed): job for job in jobs}
+    seeds = sorted({seed for row, seed in alone if (FRENCH, seed) in alone and row == GERMAN})
+    asked = {
+        f"{TOGETHER}, seed {seed}": ([alone[GERMAN, seed], alone[FRENCH, seed]], together)
+        for seed in seeds
+    }
+    kept = answers(folder / "evidence.json", asked)
+    found = {
+        **found,
+        **{(TOGETHER, x): kept[name] for x, name in zip(seeds, asked, strict=True) if name in kept},
+    }
+    columns = [
+        Column("parameters", lambda x: x.get("parameters"), ",.0f"),
+        *(Column(name, lambda x, name=name: x.get(name), ".1f") for name in WAYS),
+    ]
+    return [
+        Heading("Verdicts"),
+        Table(["row", *CLAIMS], [[row, *verdicts_on(found, row)] for row in two]),
+        Heading("BLEU with both sentences, and with one wrong or missing"),
+        means(columns, found, [*ROWS, TOGETHER]),
+    ]
+
+
+def scale_of(updates: int, warmup: int, seeds: Sequence[int]) -> Scale:
+    """A scale with this number of updates."""
+    steps = dict.fromkeys(("steps", "decay_steps", "valid_every", "checkpoint_every"), updates)
+    keys = {f"train.{name}": value for name, value in steps.items()}
+    keys |= {"train.warmup_steps": warmup, "data.max_length": 128, "train.row_length": 128}
+    return Scale("configs/multi30k_fast.py", keys, seeds=tuple(seeds), compared=False)
+
+
+EXPERIMENT = Experiment(
+    name="several_sources",
+    rows=ROWS,
+    scales={"short": scale_of(500, 100, (0,)), "full": scale_of(3_000, 300, (0, 1, 2))},
+    about=__doc__,
+    findings=findings,
+)
+
+if __name__ == "__main__":
+    sys.exit(main(EXPERIMENT))
