@@ -113,7 +113,7 @@ FILES data.train=a,b[:9] data.valid=b[8:]
 data.max_length=257 | data.max_length=257 is above train.row_length=256 | Lower
 decode.tokens_per_batch=511 | decode.tokens_per_batch=511 is below decode.max_length
 # Several source sentences.
-model.sources=2 | model.sources=2 | data.src='en' names 1 | Set model.sources=1
+model.sources=2 | model.sources=2 | the text has 1 source sentences (en) | Set model.sources=1
 TWO model.sources=3 | model.sources=3 | Set model.sources=2
 model.combination=parallel | model.combination='parallel' changes nothing
 TWO AGREEING | train.agreement_weight=0.0 do not go together

@@ -29,6 +29,7 @@ from transformer_jax.reporting.provenance import revision
 from transformer_jax.runs.evaluations import evaluation_path, text_digest, write_evaluation
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.corpora import TextPairs, open_corpus
+from transformer_jax.text.documents import InContext
 from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.text.lines import TextLines
 from transformer_jax.text.mixture import plain_parts
@@ -111,7 +112,7 @@ def evaluate(
     processes.first_does(lambda: _make_folder(run.evaluations))
     translator = loaded.line_translator()
     log.info("translating %d lines of %s", len(text.pairs), text.name)
-    hypotheses = [best.text for best, *_ in translator.shared([pair.src for pair in text.pairs])]
+    hypotheses = [best.text for best, *_ in translator.shared(_lines_of(text, loaded.config))]
     translator.warn_of_cut()
     keep = _Keeper(loaded, translator, folders)
     found = dict[str, Evaluation]()
@@ -125,6 +126,12 @@ def evaluate(
     if processes.is_first():
         _print_examples(text.pairs, hypotheses, examples)
     return whole._replace(parts=found)
+
+
+def _lines_of(text: _Text, config: Config) -> list[str]:
+    """The source lines to translate; a file's sentences get those before them (data.context)."""
+    add_context = InContext(config.data.context if text.split is None else 0)
+    return [add_context(pair.src) for pair in text.pairs]
 
 
 def _directed(

@@ -6,6 +6,7 @@ from typing import Any
 
 from transformer_jax.errors import ConfigError
 from transformer_jax.text.corpora import TextPairs
+from transformer_jax.text.documents import InContext
 from transformer_jax.text.lines import TextLines
 from transformer_jax.use.loading import NO_OVERRIDES, load_model
 
@@ -45,8 +46,11 @@ def score(
     if src is None and loaded.translator.model.sources:
         raise ConfigError("--src=FILE is missing: the sources of the translations in --tgt.")
     lines = loaded.line_translator()
+    add_context = InContext(loaded.config.data.context)
     for start in range(0, len(pairs), LINES):
         part = [pairs[i] for i in range(start, min(start + LINES, len(pairs)))]
-        for found in lines.score([pair.src for pair in part], [pair.tgt for pair in part]):
+        for found in lines.score(
+            [add_context(pair.src) for pair in part], [pair.tgt for pair in part]
+        ):
             print(f"{found.score:.6f}\t{found.log_prob:.6f}\t{found.length}")
     lines.warn_of_cut()

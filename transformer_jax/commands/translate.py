@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 from transformer_jax.decoding.lines import LineTranslator, line_groups, line_parts
 from transformer_jax.errors import ConfigError
 from transformer_jax.parallel import processes
+from transformer_jax.text.documents import InContext
 from transformer_jax.use.loading import NO_OVERRIDES, LoadedModel, load_model
 
 log = logging.getLogger(__name__)
@@ -88,12 +89,13 @@ def translate(
     translator = _lines(loaded, engine)
     if processes.is_first() and stdin.isatty():
         log.info("type a sentence and press Enter; Ctrl-D on an empty line ends the input")
-    _answer(translator, stdin, stdout, n_best, scores)
+    _answer(translator, InContext(loaded.config.data.context), stdin, stdout, n_best, scores)
     translator.warn_of_cut()
 
 
 def _answer(
     translator: LineTranslator,
+    add_context: InContext,
     stdin: io.BufferedIOBase,
     stdout: BinaryIO,
     n_best: int,
@@ -103,7 +105,7 @@ def _answer(
     number = 0
     groups = line_groups(stdin)
     while group := processes.first_does(lambda: next(groups, None)):
-        for translations in translator.shared(group):
+        for translations in translator.shared(list(map(add_context, group))):
             if not processes.is_first():
                 continue
             for text, score in translations:

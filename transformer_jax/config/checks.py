@@ -218,9 +218,9 @@ def _sources(config: Config) -> Iterator[str]:
         )
     elif count not in (1, len(data.sources)):
         yield (
-            f"model.sources={count}, and data.src={data.src!r} names {len(data.sources)}: a "
-            f"language for each source sentence. Set model.sources={len(data.sources)}, or name "
-            "the others in data.src, such as de,fr."
+            f"model.sources={count}, and the text has {len(data.sources)} source sentences "
+            f"({', '.join(data.sources)}). Set model.sources={len(data.sources)}, name others in "
+            "data.src, such as de,fr, or change data.context."
         )
     reasons = {
         "data.alignments": "links are those of one source sentence",

@@ -113,6 +113,15 @@ class DataConfig:
         "place of data.src and data.tgt: each text is read in each of them, and source lines "
         "begin with the subword of their target language, such as >>de<< (decode.to)",
     )
+    context: int = key(
+        0,
+        "source sentences before each one, in its document, which the model reads too, as further "
+        "source sentences (model.sources), or with model.sources=1 as one with it; STEM.doc names "
+        "the document of each pair, or pairs that are blank on both sides end one",
+        at_least=0,
+        at_most=63,
+        read_with=("data.source=files",),
+    )
     temperature: float = key(
         1.0,
         "T: with several texts or directions, the share p of an epoch's pairs that is one's "
@@ -162,15 +171,18 @@ class DataConfig:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The source languages, usually one; none for a language model."""
-        if self.directions:
-            return ("any",)
-        return tuple(self.src.split(",")) if self.src else ()
+        """What the source sentences of a pair are: languages, usually one, or sentences before.
+
+        None for a language model.
+        """
+        named = self.src.split(",") if self.src else []
+        before = [f"{n} before" for n in range(1, self.context + 1)]
+        return (*(["any"] if self.directions else named), *before)
 
     @property
     def languages(self) -> tuple[str, ...]:
         """The source languages, and then the target language."""
-        return *self.sources, self.tgt
+        return *(self.src.split(",") if self.src else ()), self.tgt
 
     @property
     def direction(self) -> str:
@@ -244,6 +256,11 @@ class DataConfig:
             )
         if self.temperature != 1 and len(self.train) * max(1, len(self.directions)) < 2:
             yield f"data.temperature={self.temperature} has nothing to mix: data.train is one text."
+        if self.context and ("," in self.src or not self.src) and not self.directions:
+            yield (
+                f"data.context={self.context} and data.src={self.src!r} do not go together: the "
+                "sentences before are of one source language. Leave one of them out."
+            )
         if self.codes and self.alignments:
             yield (
                 f"data.alignments=True does not go with {self.codes[0]}, which begins source "

@@ -4,6 +4,7 @@ This module drops and changes no pair; it also keeps pairs with an empty side.
 """
 
 import difflib
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -12,6 +13,7 @@ from transformer_jax.config.data import DataConfig
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.text.built_in_corpus import BuiltInCorpus
 from transformer_jax.text.by_position import ByPosition
+from transformer_jax.text.documents import InDocuments, starts_by_blanks, starts_by_name
 from transformer_jax.text.folder_corpus import AlignedWords, FolderCorpus, Pair
 from transformer_jax.text.lines import TextLines, file_digest
 from transformer_jax.text.mixture import MixedCorpus
@@ -19,6 +21,7 @@ from transformer_jax.text.parquet_corpus import ParquetCorpus
 from transformer_jax.text.pharaoh import AlignedLines
 from transformer_jax.text.tfds_corpus import TfdsCorpus
 
+log = logging.getLogger(__name__)
 OTHER_STEMS = (
     "Name other stems with --config.data.train, --config.data.valid or --config.data.test."
 )
@@ -100,8 +103,20 @@ class TextCorpus(FolderCorpus):
         )
 
     def parts(self, stem: str) -> list[Sequence[Pair]]:
-        """The pairs of the files of a stem."""
-        return [TextPairs(*map(TextLines, self.files(stem)))]
+        """The pairs of the files of a stem, with data.context in their documents."""
+        pairs = TextPairs(*map(TextLines, self.files(stem)))
+        if not self.data.context:
+            return [pairs]
+        names = self._documents_file(stem)
+        if names is None:
+            starts = starts_by_blanks(pairs)
+            if not starts.any():
+                log.warning(
+                    "%s has neither %s.doc nor blank lines: it is one document", self.folder, stem
+                )
+        else:
+            starts = starts_by_name(TextLines(names), pairs, str(names))
+        return [InDocuments(pairs, starts, self.data.context)]
 
     def aligned_parts(self, stem: str) -> list[Sequence[AlignedWords]]:
         """Words and links of the pairs, from STEM.align."""
@@ -109,8 +124,12 @@ class TextCorpus(FolderCorpus):
         return [AlignedLines(TextLines(self._links_file(stem)), pairs)]
 
     def digests(self, stem: str) -> Iterator[bytes]:
-        """The SHA-256 sums of the files' decompressed bytes."""
-        return map(file_digest, self.files(stem))
+        """The SHA-256 sums of the files' decompressed bytes, with data.context of the documents."""
+        yield from map(file_digest, self.files(stem))
+        if self.data.context:
+            yield self.data.context.to_bytes(1)
+            if (names := self._documents_file(stem)) is not None:
+                yield file_digest(names)
 
     def aligned_digests(self, stem: str) -> Iterator[bytes]:
         """The SHA-256 sum of STEM.align's decompressed bytes."""
@@ -119,6 +138,11 @@ class TextCorpus(FolderCorpus):
     def files(self, stem: str) -> tuple[Path, ...]:
         """The file of a stem in each language, the target's last, each plain or .gz."""
         return tuple(self._file(f"{stem}.{language}") for language in self.data.languages)
+
+    def _documents_file(self, stem: str) -> Path | None:
+        """STEM.doc, which names the document of each pair; None: there is none."""
+        paths = (self.folder / f"{stem}.doc", self.folder / f"{stem}.doc.gz")
+        return self._file(f"{stem}.doc") if any(path.exists() for path in paths) else None
 
     def _links_file(self, stem: str) -> Path:
         src, tgt = self.files(stem)

@@ -15,6 +15,7 @@ import numpy as np
 from transformer_jax.config.data import DIRECTION, DataConfig, Text, code, directed
 from transformer_jax.errors import DataError
 from transformer_jax.text.by_position import ByPosition, Joined
+from transformer_jax.text.documents import InDocuments
 from transformer_jax.text.folder_corpus import AlignedWords, Pair, parts_of
 
 SPLITS = ("train", "valid", "test")
@@ -172,9 +173,11 @@ def _codes(text: Text) -> str:
 
 
 def plain_parts(pairs: Sequence[Pair]) -> Iterator[Sequence[Pair]]:
-    """The sequences that others were joined from, without the codes that were put before them."""
+    """The sequences that others were joined from, without codes and sentences before."""
+    while isinstance(pairs, Coded | InDocuments):
+        pairs = pairs.pairs
     if isinstance(pairs, Joined):
         for part in pairs.parts:
             yield from plain_parts(part)
     else:
-        yield from plain_parts(pairs.pairs) if isinstance(pairs, Coded) else (pairs,)
+        yield pairs

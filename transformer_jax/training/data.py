@@ -161,7 +161,7 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
         train = dataclasses.replace(train, links=links)
     valid = _encode(config, valid_pairs, vocabulary, of_valid)
     text_checks.warn_of_known_pairs(train, valid, vocabulary)
-    if config.model.sources > 1:
+    if config.model.sources > 1 and not config.data.context:
         text_checks.warn_of_sources(train, config.data.sources)
     weights = pairs.pair_weights() if isinstance(pairs, Mixed) else None
     if segmentations is not None and weights is not None:
@@ -377,13 +377,14 @@ def new_vocabulary(config: Config, corpus: Corpus, fingerprint: str) -> Vocabula
         Of a pair's source, several sentences or one (sources.py).
         """
         several, codes = len(config.data.sources) > 1, config.data.codes
+        last = 1 if config.data.context else None  # the others come as themselves
         weights = pairs.pair_weights() if isinstance(pairs, Mixed) else None
         draw = random.Random(config.data.seed).random
         for number, pair in enumerate(pairs):
             times = 1 if weights is None else int(weights[number] + draw())
             for text in (pair[side] for _ in range(times) for side in sides):
                 text = split_codes(text, codes)[1] if codes else text
-                yield from text.split(TAB) if several else (text,)
+                yield from text.split(TAB)[:last] if several else (text,)
 
     name = f"{sentencepiece.__version__} {fingerprint} {config.vocabulary} {config.data.seed}"
     model = processes.first_does(
