@@ -4,6 +4,7 @@ import pytest
 
 from tests import tiny_runs as runs
 from tests.commands.test_import import imported
+from transformer_jax.api import load
 from transformer_jax.commands import score as command
 from transformer_jax.commands.score import score
 from transformer_jax.use.loading import load_model
@@ -52,3 +53,22 @@ def test_flags_and_keys_of_search_change_the_scores(capsys, caplog):
     plain = {"decode.length_penalty": 0.0, "decode.max_length": 4}
     assert all(value == log_prob for value, log_prob, _ in scores(overrides=plain))
     assert "more than decode.max_length=4 subwords" in caplog.text
+
+
+def test_contrastive_files_count_how_often_the_right_translation_is_likelier(tmp_path, capsys):
+    run, corpus = runs.trained_run(), runs.tiny_corpus()
+    src, right = (runs.read_lines(corpus / f"test.{x}") for x in ("en", "de"))
+    own = load(run).score(src, right)
+    files = {"wrong": right[1:] + right[:1], "other": right[2:] + right[:2], "equal": right}
+    paths = {name: runs.write_lines(tmp_path / name, lines) for name, lines in files.items()}
+    flags = f"--workdir={run}", f"--src={corpus}/test.en", f"--tgt={corpus}/test.de"
+    lower = [[x.score for x in load(run).score(src, files[name])] for name in ("wrong", "other")]
+    wanted = sum(x.score > max(both) for x, *both in zip(own, *lower, strict=True))
+    both = f"--contrastive={paths['wrong']},{paths['other']}"
+    assert runs.command("score", *flags, both) == 0
+    assert capsys.readouterr().out == f"{wanted / len(src):.4f}\t{wanted}\t{len(src)}\n"
+    assert 0 < wanted < len(src)
+    assert runs.command("score", *flags, f"--contrastive={paths['equal']}") == 0
+    assert capsys.readouterr().out.split("\t")[1] == "0"  # equal is not above
+    short = runs.write_lines(tmp_path / "short", right[:3])
+    assert runs.command("score", *flags, f"--contrastive={short}") == 2

@@ -164,6 +164,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "parallel-sources": dict(sources=2, combination="parallel", output="copy", window=5),
     "serial-sources": dict(sources=3, combination="serial", output="copy", norm="pre"),
     "hierarchical-sources": dict(sources=2, combination="hierarchical", num_key_heads=1),
+    "gated-sources": dict(sources=3, combination="gated", attention_bias=True, output="copy"),
     "three-sources": dict(sources=3, encoder="convolutional", decoder="recurrent"),
     "language-model": dict(
         encoder="none", num_decoder_layers=2, positions="rotary", d_k=6, output="history"

@@ -110,3 +110,29 @@ def test_sentences_that_give_the_same_make_hierarchical_a_product():
     wanted = np.einsum("BLD,DHV,HVE->BLE", c, params["value"], params["out"])
     real = MASK.any(-1)[:, 0, :, None]
     assert relative_error(out * real, wanted * real) < 1e-5
+
+
+def test_a_gate_mixes_the_first_sentence_with_the_others():
+    module = COMBINATIONS["gated"](CONFIG, (0, 1, 2))
+    params = unboxed(module.init(jax.random.key(5), reading(), X)["params"])
+    out, weights = module.apply({"params": params}, reading(), X)
+    each, heads = each_by_hand()
+    others = COMBINATIONS["hierarchical"](CONFIG, (1, 2))
+    d, of_others = others.apply({"params": params["others"]}, reading(), X)
+    both = np.concatenate([heads[0], d], -1)
+    gate = 1 / (1 + np.exp(-both @ np.asarray(params["gate"], np.float64)))
+    gate *= np.stack([one.any(-1)[:, 0] for one in each[1:]]).any(0)[..., None]
+    assert relative_error(out, (1 - gate) * heads[0] + gate * d) < 1e-5
+    share = gate.mean(-1)[:, None, :, None]
+    assert relative_error(weights, (1 - share) * each[0] + share * of_others) < 1e-5
+    sums = np.asarray(weights).sum(-1)
+    np.testing.assert_allclose(sums, np.broadcast_to(MASK.any(-1), sums.shape), atol=1e-5)
+
+
+def test_without_other_sentences_a_gate_is_closed():
+    first = MASK & (SENTENCES == 0)[:, None, None]
+    module = COMBINATIONS["gated"](CONFIG, (0, 1, 2))
+    params = module.init(jax.random.key(5), reading(), X)
+    out, weights = module.apply(params, reading(mask=first), X)
+    each, heads = each_by_hand()
+    assert relative_error(out, heads[0]) < 1e-6 and relative_error(weights, each[0]) < 1e-6

@@ -1,12 +1,15 @@
 """The `score` command: scores of given translations."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.errors import ConfigError
+from transformer_jax.decoding.lines import LineTranslator
+from transformer_jax.decoding.scoring import Forced
+from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.text.corpora import TextPairs
 from transformer_jax.text.documents import InContext
+from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.text.lines import TextLines
 from transformer_jax.use.loading import NO_OVERRIDES, load_model
 
@@ -21,9 +24,13 @@ def score(
     checkpoint: str = "latest",
     length_penalty: float | None = None,
     coverage_penalty: float | None = None,
+    contrastive: Sequence[str] | None = None,
     overrides: Mapping[str, Any] = NO_OVERRIDES,
 ) -> None:
     """Prints "SCORE<tab>LOG_PROBABILITY<tab>SUBWORDS" for each pair of lines.
+
+    With contrastive files it prints one line instead, "ACCURACY<tab>RIGHT<tab>LINES": on how many
+    lines the score of --tgt is above that of each wrong translation.
 
     The score is what search reports for these subwords: the log probability (nats, summed over the
     subwords, EOS included) over the length penalty, plus the coverage penalty if there is one. A
@@ -36,21 +43,40 @@ def score(
       checkpoint: "latest", "best", "average", a step, or an average's name.
       length_penalty: None: the run's.
       coverage_penalty: None: the run's.
+      contrastive: files of wrong translations of the same sources.
       overrides: keys of `decode` and their values; the arguments above win.
 
     Raises:
       UserError: there is no such run, checkpoint or file, or the files differ in length.
     """
-    pairs = TextPairs(*(TextLines(Path(file)) for file in (src, tgt) if file is not None))
+    files = [TextLines(Path(file)) for file in (src, tgt) if file is not None]
+    pairs = TextPairs(*files)
+    others = [TextPairs(*files[:-1], TextLines(Path(file))) for file in contrastive or ()]
+    for file, other in zip(contrastive or (), others, strict=True):
+        if len(other) != len(pairs):
+            raise DataError(f"{file} has {len(other)} lines, and {tgt} has {len(pairs)}.")
     loaded = load_model(workdir, checkpoint, None, length_penalty, 1, coverage_penalty, overrides)
     if src is None and loaded.translator.model.sources:
         raise ConfigError("--src=FILE is missing: the sources of the translations in --tgt.")
     lines = loaded.line_translator()
-    add_context = InContext(loaded.config.data.context)
+    context = loaded.config.data.context
+    found = _scores(lines, pairs, context)
+    if others:
+        wrong = zip(*(_scores(lines, other, context) for other in others), strict=True)
+        right = sum(
+            own.score > max(one.score for one in each)
+            for own, each in zip(found, wrong, strict=True)
+        )
+        print(f"{right / len(pairs):.4f}\t{right}\t{len(pairs)}")
+    else:
+        for one in found:
+            print(f"{one.score:.6f}\t{one.log_prob:.6f}\t{one.length}")
+    lines.warn_of_cut()
+
+
+def _scores(lines: LineTranslator, pairs: Sequence[Pair], context: int) -> Iterator[Forced]:
+    """The score of each pair, in order; a sentence gets those before it (data.context)."""
+    add_context = InContext(context)
     for start in range(0, len(pairs), LINES):
         part = [pairs[i] for i in range(start, min(start + LINES, len(pairs)))]
-        for found in lines.score(
-            [add_context(pair.src) for pair in part], [pair.tgt for pair in part]
-        ):
-            print(f"{found.score:.6f}\t{found.log_prob:.6f}\t{found.length}")
-    lines.warn_of_cut()
+        yield from lines.score([add_context(src) for src, _ in part], [tgt for _, tgt in part])

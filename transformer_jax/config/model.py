@@ -270,8 +270,9 @@ class ModelConfig:
         "all (Libovicky and Helcl 2017); parallel: the sum of attention to each sentence alone, "
         "with the same matrices; serial: a sub-layer for each sentence, one after the other; "
         "hierarchical: attention to each sentence alone, then attention to the results "
-        "(Libovicky et al. 2018). The weights that other parts use and plots show sum to 1 over "
-        "all sentences",
+        "(Libovicky et al. 2018); gated: attention to the first sentence, mixed by a gate with "
+        "that to the others (Miculicich et al. 2018). The weights that other parts use and plots "
+        "show sum to 1 over all sentences",
         choices_of="transformer_jax.model.attention.combinations:COMBINATIONS",
         excludes={
             "model.attention_memory": "the one has a softmax for each source sentence, and the "

@@ -98,7 +98,16 @@ COMMANDS = {
     "score": Command(
         "transformer_jax.commands.score:score",
         "score given translations: SCORE, LOG_PROBABILITY, SUBWORDS a line",
-        (WORKDIRS, ANY_SOURCES, TRANSLATIONS, TO, CHECKPOINT, LENGTH_PENALTY, COVERAGE_PENALTY),
+        (
+            WORKDIRS,
+            ANY_SOURCES,
+            TRANSLATIONS,
+            Flag("contrastive", list, "FILE", "wrong ones: how often is --tgt likelier?"),
+            TO,
+            CHECKPOINT,
+            LENGTH_PENALTY,
+            COVERAGE_PENALTY,
+        ),
         keys=tuple(
             f"decode.{name}" for name in f"{SCORED} wait_k".split()
         ),  # that change given scores

@@ -15,9 +15,11 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.config.model import ModelConfig
+from transformer_jax.model.attention.attention_sublayer import for_every_head
 from transformer_jax.model.attention.multi_head import MultiHeadAttention, attend
 from transformer_jax.model.attention.normalizers import Normalize
-from transformer_jax.model.layers.matrix_products import einsum
+from transformer_jax.model.axes import Parameter, declared
+from transformer_jax.model.layers.matrix_products import einsum, product
 
 
 class Reading(NamedTuple):
@@ -102,25 +104,63 @@ class Hierarchical(nn.Module):
         seen = [reading.sees(number)[:, 0] for number in self.numbers]  # [B, 1 or L, 1]
         seen_BLN = jnp.broadcast_to(jnp.concatenate(seen, -1), (batch, length, len(seen)))
         # Each target position attends by itself: it is a row of its own.
-        in_rows = of_sentences_BLND.reshape(batch * length, len(seen), -1)
-        queries = self.over_sentences.queries(x_BLD.reshape(batch * length, 1, -1))
-        keys_values = self.over_sentences.keys_values(in_rows)
-        sharing = self.config.num_heads // self.config.key_heads
-        key, value = (jnp.repeat(x, sharing, axis=2) for x in keys_values)
+        x_in_rows = x_BLD.reshape(batch * length, 1, -1)
+        queries = self.over_sentences.queries(x_in_rows)
+        keys_values = self.over_sentences.keys_values(
+            of_sentences_BLND.reshape(batch * length, len(seen), -1)
+        )
+        key, value = (for_every_head(self.config, x) for x in keys_values)
         heads, shares = attend(queries, key, value, seen_BLN.reshape(-1, 1, 1, len(seen)))
-        out = self.over_sentences.joined(heads, x_BLD.reshape(batch * length, 1, -1))
+        out = self.over_sentences.joined(heads, x_in_rows)
         shares_BLN = shares.mean((1, 2)).reshape(seen_BLN.shape) * seen_BLN
         weights_BHLMN = jnp.stack([weights for _, weights in each], axis=-1)
         weights_BHLM = einsum("BHLMN,BLN->BHLM", weights_BHLMN, shares_BLN)
         return out.reshape(x_BLD.shape), weights_BHLM
 
 
+GATE = Parameter(nn.initializers.xavier_uniform(), ("both", "d_model"), 1)
+
+
+class Gated(nn.Module):
+    """(1 - g) h + g d: h of the first sentence, d of the others, g = sigmoid([h; d] W).
+
+    h is the output of attention to the first sentence alone, and d that of `Hierarchical` over the
+    others, such as those before it in its document. Where there are none, the output is h. The
+    weights of the others' positions count g, the mean over its features.
+
+    Source: Miculicich et al. 2018, section 2, on top of the decoder, with a network after d.
+    """
+
+    config: ModelConfig
+    numbers: tuple[int, ...]
+
+    def setup(self) -> None:
+        self.others = Hierarchical(self.config, self.numbers[1:])
+        sizes = self.config.axis_sizes
+        sizes["both"] = 2 * sizes["d_model"]
+        self.gate = declared(self, {"gate": GATE}, sizes)["gate"]
+
+    def __call__(self, reading: Reading, x_BLD: Array) -> tuple[Array, Array]:
+        """`[batch, tgt_len, d_model]`, and weights that sum to 1 over all sentences."""
+        heads_BLHV, own_BHLM = reading.of(self.numbers[:1])
+        h_BLD = reading.join(heads_BLHV)
+        d_BLD, others_BHLM = self.others(reading, x_BLD)
+        both_BLE = jnp.concatenate([h_BLD, d_BLD], -1)
+        g_BLD = nn.sigmoid(product("BLE,ED->BLD", both_BLE, self.gate, self.config.dtype))
+        seen_BL1 = sum(reading.sees(number)[:, 0] for number in self.numbers[1:]) > 0
+        g_BLD = jnp.where(seen_BL1, g_BLD, 0)
+        share_B1L1 = g_BLD.astype(jnp.float32).mean(-1)[:, None, :, None]
+        weights_BHLM = (1 - share_B1L1) * own_BHLM + share_B1L1 * others_BHLM
+        return (1 - g_BLD) * h_BLD + g_BLD * d_BLD, weights_BHLM
+
+
 # By the value of model.combination; None: attention reads all sentences as one.
-COMBINATIONS: dict[str, type[Parallel] | type[Hierarchical] | None] = {
+COMBINATIONS: dict[str, type[Parallel] | type[Hierarchical] | type[Gated] | None] = {
     "flat": None,
     "parallel": Parallel,
     "serial": Parallel,
     "hierarchical": Hierarchical,
+    "gated": Gated,
 }
 
 
