@@ -1,5 +1,7 @@
 """The `score` command: the scores that search reports, for translations that are given."""
 
+import math
+
 import pytest
 
 from tests import tiny_runs as runs
@@ -72,3 +74,20 @@ def test_contrastive_files_count_how_often_the_right_translation_is_likelier(tmp
     assert capsys.readouterr().out.split("\t")[1] == "0"  # equal is not above
     short = runs.write_lines(tmp_path / "short", right[:3])
     assert runs.command("score", *flags, f"--contrastive={short}") == 2
+
+
+def test_the_log_has_the_perplexity_per_subword_and_per_word(tmp_path, capsys, caplog):
+    run, corpus = runs.trained_run(), runs.tiny_corpus()
+    src, tgt = (runs.read_lines(corpus / f"test.{x}") for x in ("en", "de"))
+    files = [
+        f"--{name}={runs.write_lines(tmp_path / name, [*lines, '', own])}"
+        for name, lines, own in (("src", src, ""), ("tgt", tgt, "ein Hund"))
+    ]
+    assert runs.command("score", f"--workdir={run}", *files) == 0
+    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    nats = -sum(float(line[1]) for line in lines[:-1])  # the last has no probability
+    subwords = sum(int(line[2]) for line in lines[:-1])
+    words = sum(len(line.split()) for line in tgt)
+    wanted = math.exp(nats / subwords), math.exp(nats / words)
+    text = "perplexity %.4g per subword (EOS included), %.4g per word between spaces"
+    assert text % wanted in caplog.text

@@ -1,6 +1,8 @@
 """The `score` command: scores of given translations."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,11 @@ from transformer_jax.text.corpora import TextPairs
 from transformer_jax.text.documents import InContext
 from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.text.lines import TextLines
+from transformer_jax.text.words import words_of
+from transformer_jax.training.window import perplexity
 from transformer_jax.use.loading import NO_OVERRIDES, load_model
 
+log = logging.getLogger(__name__)
 LINES = 8_192  # read and scored together
 
 
@@ -29,8 +34,9 @@ def score(
 ) -> None:
     """Prints "SCORE<tab>LOG_PROBABILITY<tab>SUBWORDS" for each pair of lines.
 
-    With contrastive files it prints one line instead, "ACCURACY<tab>RIGHT<tab>LINES": on how many
-    lines the score of --tgt is above that of each wrong translation.
+    The log has the perplexity of all lines. With contrastive files it prints one line instead,
+    "ACCURACY<tab>RIGHT<tab>LINES": on how many lines the score of --tgt is above that of each wrong
+    translation.
 
     The score is what search reports for these subwords: the log probability (nats, summed over the
     subwords, EOS included) over the length penalty, plus the coverage penalty if there is one. A
@@ -69,9 +75,25 @@ def score(
         )
         print(f"{right / len(pairs):.4f}\t{right}\t{len(pairs)}")
     else:
-        for one in found:
-            print(f"{one.score:.6f}\t{one.log_prob:.6f}\t{one.length}")
+        _print_scores(found, pairs)
     lines.warn_of_cut()
+
+
+def _print_scores(found: Iterable[Forced], pairs: Sequence[Pair]) -> None:
+    """Prints a line for each pair; logs the perplexity of all that have a probability."""
+    nats, subwords, words = 0.0, 0, 0
+    for one, pair in zip(found, pairs, strict=True):
+        print(f"{one.score:.6f}\t{one.log_prob:.6f}\t{one.length}")
+        if math.isfinite(one.log_prob):
+            nats -= one.log_prob
+            subwords += one.length
+            words += len(words_of(pair.tgt))
+    if words:
+        log.info(
+            "perplexity %.4g per subword (EOS included), %.4g per word between spaces",
+            perplexity(nats / subwords),
+            perplexity(nats / words),
+        )
 
 
 def _scores(lines: LineTranslator, pairs: Sequence[Pair], context: int) -> Iterator[Forced]:
