@@ -127,7 +127,7 @@ TRAIN '--workdir={tmp}/[new] run'
 NEW --init_from={tmp}/other | {tmp}/other holds no run: it has no config.json
 NEW --init_from={tmp}/run --config.model.d_ff=48
     is a run of another model: model.d_ff: the run has 32, the config now says 48
-NEW --init_from=a --config.train.init_from=b | name two runs: give one
+NEW --init_from=a --config.train.init_from=b | say two things: give one
 NEW --wrokdir=w | 'wrokdir'. Did you mean: workdir
 NEW --model.d_ff=4 | 'model.d_ff'. Did you mean: --config.model.d_ff?
 NEW --num_heads=7 | Did you mean: --config.model.num_heads?
@@ -231,7 +231,7 @@ evaluate RUN --config.model.d_ff=3
     evaluate does not take --config.model.d_ff.
     It takes decode.*, data.path, data.valid, data.test.
 score RUN --src={tmp}/corpus/test.en --tgt={tmp}/corpus/test.de --config.train.steps=3
-    score does not take --config.train.steps. It takes decode.penalty,
+    score does not take --config.train.steps. It takes decode.to, decode.penalty,
 score RUN --src={tmp}/corpus/test.en | score needs --tgt=FILE
 score RUN --tgt={tmp}/corpus/test.de | --src=FILE is missing
 score RUN --src={tmp}/corpus/test.en --tgt={tmp}/corpus/valid.de

@@ -7,9 +7,12 @@ import pytest
 
 import transformer_jax
 from tests import tiny_runs as runs
+from transformer_jax.commands.export import _aligner
 from transformer_jax.config.changes import with_values
 from transformer_jax.errors import DataError, UserError
 from transformer_jax.runs.run_folder import RunFolder
+from transformer_jax.serving.answers import answer_all
+from transformer_jax.serving.asked import Asked, Refused
 from transformer_jax.training.data import load_data
 
 DIRECTIONS = "en-de,de-en"
@@ -38,12 +41,14 @@ def test_the_target_language_is_a_flag_or_begins_the_line(run):
 
 
 def test_a_line_without_a_target_language_is_refused_and_so_is_an_unknown_one(run, capsys):
-    with pytest.raises(DataError, match="The line 'A dog.' does not say: use --to with .* de, en"):
+    with pytest.raises(DataError, match="The line 'A dog.' does not say. Set decode.to .* de, en"):
         transformer_jax.load(run).loaded.line_translator()(["A dog."])
     with pytest.raises(UserError, match="Into which language"):  # a tag is none
         transformer_jax.load(run).translate([">>bt<< A dog."])
     assert runs.command("attention", f"--workdir={run}", "A dog.", "--to=fr") == 2
-    assert "The vocabulary has no subword >>fr<<" in capsys.readouterr().err
+    assert "decode.to=fr: the run translates into de, en" in capsys.readouterr().err
+    with pytest.raises(UserError, match="decode.to=bt: the run translates into de, en"):
+        transformer_jax.load(run, to="bt").translate(["A dog."])
     assert runs.command("translate", f"--workdir={run}", "--to=de", "--config.decode.to=en") == 2
     assert "--to and --config.decode.to say two things" in capsys.readouterr().err
 
@@ -66,7 +71,7 @@ def test_evaluate_scores_each_direction_and_all(run, capsys):
     assert capsys.readouterr().out == alone
 
 
-def test_align_and_attention_read_the_code_as_a_word(run, tmp_path, capsys):
+def test_codes_are_no_words(run, tmp_path, capsys):
     src = runs.write_lines(tmp_path / "x.en", ["A dog."])
     coded = runs.write_lines(tmp_path / "coded.en", [">>de<< A dog."])
     tgt = runs.write_lines(tmp_path / "x.de", ["Ein Hund."])
@@ -75,6 +80,10 @@ def test_align_and_attention_read_the_code_as_a_word(run, tmp_path, capsys):
         assert runs.command("align", f"--workdir={run}", f"--tgt={tgt}", *flags) == 0
         printed.append(capsys.readouterr().out)
     assert printed[0] == printed[1]
+    sources = {int(link.split("-")[0]) for link in printed[0].split()}
+    assert sources <= {0, 1}
+    [found] = transformer_jax.load(run, to="de").align(["A dog."], ["Ein Hund."])
+    assert found.src_words == ["A", "dog."]
     found = transformer_jax.load(run, to="de").attention("A dog.", "Ein Hund.")
     assert found.kinds["cross"].attended[0] == ">>de<<"
 
@@ -107,3 +116,46 @@ def test_batches_mix_the_texts_as_their_weights_say(run, tmp_path):
     plain = dataclasses.replace(config.data, directions=(), train=("train",))
     plan = load_data(dataclasses.replace(config, data=plain), RunFolder(str(tmp_path))).plan
     assert [tuple(group) for group in plan.groups] == [(len(plan), len(plan))]
+
+
+def test_a_request_without_a_target_language_is_refused(run):
+    asked = [Asked([line], 1) for line in ("A dog.", ">>de<< A dog.")]
+    refused, answer = answer_all(transformer_jax.load(run, beam_size=1), asked)
+    assert isinstance(refused, Refused) and refused.status == 400
+    assert "Into which language" in str(refused)
+    assert not isinstance(answer, Refused)
+
+
+def test_a_direction_of_a_run_that_has_one_is_refused(capsys):
+    flags = f"--workdir={runs.trained_run()}", "--from=de", "--to=en"
+    assert runs.command("evaluate", *flags) == 2
+    assert "this run has one direction" in capsys.readouterr().err
+
+
+def test_decode_to_is_checked_before_training(tmp_path):
+    values = {"data.directions": ("en-de",), "decode.to": "en"}
+    with pytest.raises(DataError, match="no subword >>en<<"):
+        load_data(with_values(runs.tiny_config(), values), RunFolder(str(tmp_path)))
+
+
+def test_the_vocabulary_follows_codes_and_weights(tmp_path):
+    """The texts are the same, so their fingerprints are."""
+    names = []
+    for text in ("train[:150],train[150:]", "train[:150]*9,train[150:]"):
+        config = with_values(runs.tiny_config(), {"data.train": tuple(text.split(","))})
+        names.append(load_data(config, RunFolder(str(tmp_path))).vocabulary.digest)
+    directions = {"data.train": ("train:en-de",), "data.valid": ("valid:en-de",)}
+    for own in (("en-de",), ("en-de", "de-en")):
+        config = with_values(runs.tiny_config(), {**directions, "data.directions": own})
+        vocabulary = load_data(config, RunFolder(str(tmp_path))).vocabulary
+        assert list(vocabulary.codes) == [f">>{one[3:]}<<" for one in own]
+        names.append(vocabulary.digest)
+    assert len(set(names)) == 4
+
+
+def test_an_export_finds_what_aligns_in_the_first_direction(tmp_path):
+    values = {"data.directions": "de-en,en-de", "data.source": "grammar", "data.pairs": 200}
+    folder = tmp_path / "run"
+    assert runs.train(folder, **{**values, "data.path": None, "train__steps": 5}) == 0
+    config = RunFolder(str(folder)).read_config()
+    assert _aligner(str(folder), "latest", config, None) is not None

@@ -125,3 +125,12 @@ def test_sentences_of_the_context_are_learned_once(folder, monkeypatch):
         module.new_vocabulary(config, corpus, corpus.fingerprint("train"))
     assert seen == [text for line in LINES for text in (line, line.upper())]
     np.testing.assert_array_equal(open_corpus(config.data).split("train").starts, [0, 0, 0, 3, 3])
+
+
+def test_codes_of_earlier_lines_are_not_context():
+    add = InContext(1, {">>de<<", ">>en<<"})
+    assert [add(line) for line in (">>de<< a", ">>en<< b", "c")] == [
+        ">>de<< a\t",
+        ">>en<< b\ta",
+        "c\tb",
+    ]

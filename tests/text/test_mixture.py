@@ -80,6 +80,33 @@ def test_a_text_may_have_a_direction_of_its_own_and_any_other_can_be_asked_for(f
         corpus.split("test2016")
 
 
+def test_a_split_in_a_direction_keeps_the_tags_and_leaves_out_other_directions(folder):
+    corpus = corpus_of(folder, "a", directions=("en-de", "en-fr"), test=("test@x", "b:en-fr"))
+    assert [tuple(pair) for pair in corpus.split("test:en-de")] == [
+        (">>de<< >>x<< test en 0", "test de 0"),
+        (">>de<< >>x<< test en 1", "test de 1"),
+    ]
+    assert len(corpus.split("test:en-fr")) == 4 and len(corpus.split("test")) == 2 * 2 + 2
+
+
+def test_validation_files_have_no_tag_of_the_training_text(folder):
+    for train in (("a@bt", "b"), ("b", "a@bt")):
+        assert [pair.src for pair in corpus_of(folder, *train).split("valid")] == [
+            "valid en 0",
+            "valid en 1",
+        ]
+
+
+def test_parts_that_share_pairs_need_validation_text(folder):
+    for language in LANGUAGES:
+        (folder / f"valid.{language}").unlink()
+    both = ("en-de", "de-en")
+    with pytest.raises(DataError, match=r"a and a\[:4\] share pairs"):
+        corpus_of(folder, "a:en-de", "a[:4]:de-en", directions=both).split("valid")
+    apart = corpus_of(folder, "a[:3]:en-de", "a[3:]:de-en", directions=both)
+    assert len(apart.split("valid")) == 2
+
+
 def test_blank_sources_get_no_code(folder):
     runs.write_lines(folder / "b.en", ["", " \t"])
     assert [pair.src for pair in corpus_of(folder, "b@bt").split("train")] == ["", " \t"]
@@ -147,6 +174,7 @@ def test_plain_parts_are_what_was_joined(folder):
         ({"valid": ("b*2",)}, "data.valid=b*2: a weight is for training"),
         ({"train": ("a@de",), "directions": ("en-de",)}, "the tag de is also a target"),
         ({"temperature": 2.0}, "has nothing to mix"),
+        ({"test": ("test@x",)}, "no text of data.train has the tag x"),
         ({"train": ("a", "b@bt"), "alignments": True}, "links count words without it"),
         ({"train": ("a@bt",), "valid": ("a[:3]",)}, "share pairs"),
         ({"source": "grammar", "directions": ("en-fr",)}, "is in 'en' and 'de'"),

@@ -14,6 +14,7 @@ from transformer_jax.text.folder_corpus import Links
 from transformer_jax.text.hmm_aligner import hmm_alignments
 from transformer_jax.text.lines import TextLines
 from transformer_jax.text.pharaoh import read_alignments
+from transformer_jax.text.vocabulary import split_codes
 from transformer_jax.text.words import words_of
 from transformer_jax.use.loading import NO_OVERRIDES, load_model
 
@@ -61,8 +62,7 @@ def align(
         _align_alone(pairs, right)
         return
     run = Run(load_model(workdir, checkpoint, overrides=overrides))
-    changed = 0
-    means = []
+    changed, means = 0, []
     for start in range(0, len(pairs), LINES):
         part = [pairs[i] for i in range(start, min(start + LINES, len(pairs)))]
         for pair, found in zip(part, run.align(*map(list, zip(*part, strict=True))), strict=True):
@@ -71,8 +71,9 @@ def align(
             links = found.mean_NJ[number].tolist()
             print(" ".join(f"{i}-{j}" for j, i in enumerate(links) if i >= 0))
             sides = (found.src_words, found.tgt_words)
+            texts = split_codes(pair.src, run.loaded.vocabulary.codes)[1], pair.tgt
             changed += any(
-                len(words) > len(words_of(line)) for words, line in zip(sides, pair, strict=True)
+                len(words) > len(words_of(line)) for words, line in zip(sides, texts, strict=True)
             )
     if right is not None:
         rates = " ".join(f"{rate:.3f}" for rate in error_rate(means, right))

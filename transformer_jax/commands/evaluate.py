@@ -112,7 +112,7 @@ def evaluate(
     processes.first_does(lambda: _make_folder(run.evaluations))
     translator = loaded.line_translator()
     log.info("translating %d lines of %s", len(text.pairs), text.name)
-    hypotheses = [best.text for best, *_ in translator.shared(_lines_of(text, loaded.config))]
+    hypotheses = [best.text for best, *_ in translator.shared(_lines_of(text, loaded))]
     translator.warn_of_cut()
     keep = _Keeper(loaded, translator, folders)
     found = dict[str, Evaluation]()
@@ -128,9 +128,10 @@ def evaluate(
     return whole._replace(parts=found)
 
 
-def _lines_of(text: _Text, config: Config) -> list[str]:
+def _lines_of(text: _Text, loaded: LoadedModel) -> list[str]:
     """The source lines to translate; a file's sentences get those before them (data.context)."""
-    add_context = InContext(config.data.context if text.split is None else 0)
+    context = loaded.config.data.context if text.split is None else 0
+    add_context = InContext(context, loaded.vocabulary.codes)
     return [add_context(pair.src) for pair in text.pairs]
 
 

@@ -1,9 +1,11 @@
 """The `export` command: a run's model as a folder for another engine."""
 
+import dataclasses
 import logging
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -102,17 +104,22 @@ def export(
 def _aligner(workdir: str, checkpoint: str, config: Config, stem: str | None) -> Aligner | None:
     """What aligns best by gold links; None if there are none."""
     require_supported(config, ctranslate2_out.SUPPORTED, ctranslate2_out.FORMAT)
+    data = config.data
+    if data.directions:  # the heads that align in one direction are taken for all
+        src, tgt = data.directions[0].split("-")
+        data = dataclasses.replace(data, src=src, tgt=tgt, directions=())
     if stem is not None:
-        files = [Path(f"{stem}.{side}") for side in (config.data.src, config.data.tgt)]
+        files = [Path(f"{stem}.{side}") for side in (data.src, data.tgt)]
         pairs: Sequence[Pair] = TextPairs(*map(TextLines, files))
         links = read_alignments(f"{stem}.align", pairs)
-    elif config.data.source == "grammar":
-        drawn = open_corpus(config.data).alignments("valid")[:GOLD_PAIRS]
+    elif data.source == "grammar":
+        drawn = open_corpus(data).alignments("valid")[:GOLD_PAIRS]
         pairs = [Pair(" ".join(one.src), " ".join(one.tgt)) for one in drawn]
         links = [one.links for one in drawn]
     else:
         return None
-    run = Run(load_model(workdir, checkpoint))
+    to: dict[str, Any] = {"decode.to": data.tgt} if config.data.directions else {}
+    run = Run(load_model(workdir, checkpoint, overrides=to))
     found = best_aligner(run.align(*map(list, zip(*pairs, strict=True))), links)
     what = "the mean of heads" if found.head is None else f"head {found.head + 1}"
     log.info(

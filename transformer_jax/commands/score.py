@@ -98,7 +98,7 @@ def _print_scores(found: Iterable[Forced], pairs: Sequence[Pair]) -> None:
 
 def _scores(lines: LineTranslator, pairs: Sequence[Pair], context: int) -> Iterator[Forced]:
     """The score of each pair, in order; a sentence gets those before it (data.context)."""
-    add_context = InContext(context)
+    add_context = InContext(context, lines.vocabulary.codes)
     for start in range(0, len(pairs), LINES):
         part = [pairs[i] for i in range(start, min(start + LINES, len(pairs)))]
         yield from lines.score([add_context(src) for src, _ in part], [tgt for _, tgt in part])

@@ -14,7 +14,6 @@ from transformer_jax.use.loading import NO_OVERRIDES, LoadedModel, load_model
 log = logging.getLogger(__name__)
 # Keys that choose between hypotheses or samples. A line that is still arriving has only one.
 WHOLE_LINES = {
-    "decode.to",
     "decode.method",
     "decode.groups",
     "decode.diversity",
@@ -89,13 +88,13 @@ def translate(
     translator = _lines(loaded, engine)
     if processes.is_first() and stdin.isatty():
         log.info("type a sentence and press Enter; Ctrl-D on an empty line ends the input")
-    _answer(translator, InContext(loaded.config.data.context), stdin, stdout, n_best, scores)
+    _answer(translator, loaded.config.data.context, stdin, stdout, n_best, scores)
     translator.warn_of_cut()
 
 
 def _answer(
     translator: LineTranslator,
-    add_context: InContext,
+    context: int,
     stdin: io.BufferedIOBase,
     stdout: BinaryIO,
     n_best: int,
@@ -103,6 +102,7 @@ def _answer(
 ) -> None:
     """Writes the translations of each group of lines as soon as it is translated."""
     number = 0
+    add_context = InContext(context, translator.vocabulary.codes)
     groups = line_groups(stdin)
     while group := processes.first_does(lambda: next(groups, None)):
         for translations in translator.shared(list(map(add_context, group))):

@@ -211,9 +211,10 @@ def _asked_of_the_model(question: str, config: ModelConfig) -> Any:
 def _sources(config: Config) -> Iterator[str]:
     """Several source languages need a model that reads as many, or one that reads them as one."""
     count, data = config.model.sources, config.data
-    if (config.model.encoder == "none") == bool(data.src):
+    if (config.model.encoder == "none") == bool(data.sources):
+        given = "data.directions" if data.directions else f"data.src={data.src!r}"
         yield (
-            f"model.encoder={config.model.encoder!r} and data.src={data.src!r} do not go together: "
+            f"model.encoder={config.model.encoder!r} and {given} do not go together: "
             "a language model has neither an encoder ('none') nor a source ('')."
         )
     elif count not in (1, len(data.sources)):

@@ -63,6 +63,12 @@ def slice_of(stem: str) -> tuple[str, int, float]:
     return found[1], int(found[2] or 0), float(found[3]) if found[3] else math.inf
 
 
+def overlap(stem: str, other: str) -> bool:
+    """Whether two stems, with or without slices, share pairs."""
+    (one, first, last), (another, start, end) = slice_of(stem), slice_of(other)
+    return one == another and max(first, start) < min(last, end)
+
+
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
     """Where the sentence pairs come from."""
@@ -222,9 +228,7 @@ class DataConfig:
     def train_pairs_in(self, stems: tuple[str, ...]) -> tuple[str, str] | None:
         """The first stem of `train` and of `stems` that share pairs; None: there are none."""
         for pair in itertools.product(self.train, stems):
-            slices = (slice_of(Text.of(one).stem) for one in pair)
-            (one, first, last), (other, start, end) = slices
-            if one == other and max(first, start) < min(last, end):
+            if overlap(*(Text.of(one).stem for one in pair)):
                 return pair
         return None
 
@@ -303,6 +307,8 @@ class DataConfig:
             yield "the weight 0 leaves the text out. Do not name it."
         if text.tag and not self.sources:
             yield "a tag begins a source line, and data.src='' has none. Leave it out."
+        if text.tag and split != "train" and code(text.tag) not in self.codes:
+            yield f"no text of data.train has the tag {text.tag}, so the model does not know it."
         if text.tag in self.targets:
             yield f"the tag {text.tag} is also a target language. Give it another name."
         if text.direction and not self.directions:

@@ -68,11 +68,16 @@ class LineTranslator:
           targets: the languages one of which a source line has to name, if there are several.
 
         Raises:
-          DataError: decode.to is a language that the model was not told of.
+          UserError: decode.to is a language that the model was not told of.
         """
         self.vocabulary, self.targets = vocabulary, tuple(map(code, targets))
         self.to = translator.decode.to and code(translator.decode.to)
         if self.to is not None:
+            if self.targets and self.to not in self.targets:
+                raise ConfigError(
+                    f"decode.to={translator.decode.to}: the run translates into "
+                    f"{', '.join(targets)}."
+                )
             vocabulary.check_codes([self.to])
         self.translator = translator
         self.cut = self.empty = 0
@@ -160,9 +165,9 @@ class LineTranslator:
             return line
         if self.to is None:
             raise DataError(
-                f"Into which language? The line {line[:40]!r} does not say: use --to with one of "
-                f"{', '.join(one.strip('<>') for one in self.targets)}, or begin lines with "
-                f"{self.targets[0]}."
+                f"Into which language? The line {line[:40]!r} does not say. Set decode.to (`--to`) "
+                f"to one of {', '.join(one.strip('<>') for one in self.targets)}, or begin lines "
+                f"with {self.targets[0]}."
             )
         return f"{self.to} {line}"
 

@@ -27,6 +27,7 @@ from transformer_jax.decoding.exclusions import Exclusions
 from transformer_jax.decoding.lines import LineTranslator
 from transformer_jax.decoding.search import advance, make_rules
 from transformer_jax.decoding.state import SearchState, empty_search, is_live, start_sentences
+from transformer_jax.errors import ConfigError
 from transformer_jax.model.axes import BATCH, names_of, unboxed
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.interfaces import Cache, Memory, Now, Params, SearchSizes, Stepped
@@ -218,14 +219,20 @@ class LineInterpreter:
     """Translates a line while the line arrives in parts."""
 
     def __init__(self, lines: LineTranslator) -> None:
-        """Raises ConfigError if the vocabulary cannot be used word by word."""
+        """Raises ConfigError if the vocabulary cannot be used word by word, or without decode.to.
+
+        A line that has just begun does not say into which language it is translated.
+        """
+        if lines.targets and lines.to is None:
+            raise ConfigError("Into which language? Set decode.to (`--to`), for all lines.")
         self.lines = lines
         self.ends = word_ends(lines.vocabulary)
         self.interpreter = Interpreter(lines)
         self._begin()
 
     def _begin(self) -> None:
-        self.source = ArrivingLine(self.lines.vocabulary, self.ends)
+        begun = f"{self.lines.to} " if self.lines.to else ""
+        self.source = ArrivingLine(self.lines.vocabulary, self.ends, begun)
         self.ids = np.array([], np.int32)
         self.text = ""
 

@@ -44,8 +44,13 @@ UNSPACED = {"zh": "zh", "yue": "zh", **dict.fromkeys(("ja", "th", "km", "lo", "m
 
 
 def tokens_of_language(language: str) -> str:
-    """sacreBLEU's name of the tokens for a language, such as "de" or "zh-TW"."""
-    return UNSPACED.get(re.split("[-_]", language.lower())[0], "13a")
+    """sacreBLEU's name of the tokens for a language, such as "de" or "zh-TW".
+
+    Of several, such as "de+zh", characters if one of them does not separate words by spaces.
+    """
+    names = [re.split("[-_]", one)[0] for one in language.lower().split("+")]
+    tokens = {UNSPACED.get(name, "13a") for name in names}
+    return tokens.pop() if len(tokens) == 1 else "char"
 
 
 class Scores(NamedTuple):

@@ -54,7 +54,8 @@ class Exported(NamedTuple):
         """What happens to a source line before it is split into subwords."""
         own = self.vocabulary
         language = own.bundle.languages[0] if isinstance(own, TableVocabulary) else ""
-        return {"punctuation": language, "language_codes": own.reads_codes}
+        codes = {"language_codes": own.reads_codes, "unknown_codes": own.reads_unknown_codes}
+        return {"punctuation": language, **codes}
 
     def write_sentencepiece(self, folder: Path) -> None:
         """Writes the SentencePiece models source.spm and target.spm; one model serves as both."""

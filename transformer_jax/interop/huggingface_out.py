@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from transformer_jax.config.data import code
 from transformer_jax.errors import UserError
 from transformer_jax.interop.block import to_block
 from transformer_jax.interop.exported import Exported, require_supported
@@ -165,8 +166,7 @@ CARD = """\
 library_name: transformers
 pipeline_tag: translation
 language:
-- {src}
-- {tgt}
+{languages}
 ---
 
 # Translation, {src} to {tgt}
@@ -178,7 +178,7 @@ language:
 ```python
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 tokenizer, model = (c.from_pretrained("FOLDER") for c in (AutoTokenizer, AutoModelForSeq2SeqLM))
-batch = tokenizer(["A sentence."], return_tensors="pt", padding=True)
+batch = tokenizer(["{code}A sentence."], return_tensors="pt", padding=True)
 print(tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True))
 ```
 """
@@ -201,6 +201,17 @@ def _card(model: Exported, about: Mapping[str, str]) -> str:
     if model.vocabulary.normalizes_punctuation:
         notes.append("Normalize punctuation before the tokenizer: `tokenizer.normalize(line)`.")
     src, tgt = data.between()
+    languages = dict.fromkeys(f"{src}+{tgt}".split("+"))
+    first = f"{code(data.targets[0])} " if data.targets else ""
+    if data.targets and len(data.codes) > len(data.targets):
+        notes.append("MarianTokenizer reads one code: of a line with a tag too, the tag is text.")
     facts = {"languages": f"{src} to {tgt}", **about}
     listed = "\n".join(f"- {name}: {value}" for name, value in facts.items())
-    return CARD.format(src=src, tgt=tgt, facts=listed, notes="\n".join(notes))
+    return CARD.format(
+        src=src,
+        tgt=tgt,
+        languages="\n".join(f"- {one}" for one in languages),
+        code=first,
+        facts=listed,
+        notes="\n".join(notes),
+    )

@@ -58,13 +58,16 @@ class ExportedModel:
         """The pieces of a line; language codes such as >>deu<< are one piece each."""
         codes = list[str]()
         while self.signature["language_codes"] and (found := LANGUAGE.match(line)):
-            if codes and found[1] not in self.ids:
+            unknown = found[1] not in self.ids
+            if unknown and (codes or not self.signature.get("unknown_codes", True)):
                 break
             codes.append(found[1])
             line = line[found.end() :]
+            if unknown:
+                break
         text = self.normalize(line).replace(SPACE, " ")
         pieces: list[str] = self.source.encode(text, out_type=str)
-        return [*codes, *pieces]
+        return [*codes, *pieces] if text.strip() else []
 
     def ids_of(self, piece: str) -> list[int]:
         """The id of a piece. Several unknown words are one piece, and unknown each."""

@@ -70,9 +70,15 @@ def answer_all(run: Run, asked: Sequence[Asked]) -> list[Answer | Refused]:
 
 
 def _too_long(run: Run, asked: Asked) -> Refused | None:
-    """The refusal of a request whose lines the model would have to cut; None if it fits."""
+    """The refusal of a request whose lines the model would have to cut; None if it fits.
+
+    Also of one that does not say into which language, where the model knows several.
+    """
     translator = run.loaded.line_translator()
-    translator.encode(asked.lines)
+    try:
+        translator.encode(asked.lines)
+    except UserError as error:
+        return Refused(400, str(error))
     if asked.target is not None:
         translator.encode([asked.target], is_target=True)
     if not translator.cut:

@@ -38,10 +38,10 @@ def word_ends(vocabulary: Vocabulary) -> tuple[str, ...]:
 class ArrivingLine:
     """The part of a line that has arrived, and the subwords returned so far."""
 
-    def __init__(self, vocabulary: Vocabulary, ends: tuple[str, ...]) -> None:
-        """Begins a line; `ends` is the result of `word_ends`."""
+    def __init__(self, vocabulary: Vocabulary, ends: tuple[str, ...], begun: str = "") -> None:
+        """Begins a line; `ends` is the result of `word_ends`, and `begun` is before its text."""
         self.vocabulary, self.ends = vocabulary, ends
-        self.text = ""
+        self.text = begun
         self.complete = 0
         self.given = np.array([], np.int32)
 

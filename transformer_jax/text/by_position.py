@@ -33,6 +33,13 @@ class ByPosition(Sequence[T]):
             yield from self[first : first + TOGETHER]
 
 
+def items_of(sequence: Sequence[T], indices: Sequence[int]) -> list[T]:
+    """The elements of any sequence at these indices; of one that is read by position together."""
+    if isinstance(sequence, ByPosition):
+        return sequence.items(indices)
+    return [sequence[index] for index in indices]
+
+
 class Joined(ByPosition[T]):
     """Several sequences, end to end."""
 
@@ -45,9 +52,12 @@ class Joined(ByPosition[T]):
 
     def items(self, indices: Sequence[int]) -> list[T]:
         """The elements at these indices of the joined sequence."""
-        parts = [bisect.bisect_right(self.ends, index) for index in indices]
-        # index - end of its part is negative, so the index counts from the part's end.
-        return [self.parts[p][i - self.ends[p]] for p, i in zip(parts, indices, strict=True)]
+        found = list[T]()
+        for number, own in itertools.groupby(indices, lambda i: bisect.bisect_right(self.ends, i)):
+            part = self.parts[number]
+            begin = self.ends[number] - len(part)
+            found += items_of(part, [index - begin for index in own])
+        return found
 
 
 class Selected(ByPosition[T]):

@@ -163,6 +163,8 @@ class TextCorpus(FolderCorpus):
             if path.exists():
                 kind = "a folder" if path.is_dir() else "a pipe or a device"
                 raise DataError(f"{path} is {kind}; give a regular file: it is read several times.")
+        if set(":@*") & set(Path(name).stem):
+            fix = "The parts of a text's name come in this order: STEM:SRC-TGT@TAG*WEIGHT."
         raise DataError(
             f"{self.folder / name}: no such file, nor {name}.gz; {self._there(name)}. {fix}"
         )

@@ -5,7 +5,7 @@ on, with tabs between them (sources.py): "it sleeps .\\tthe cat is old ." Where 
 there is nothing before. So a source that is cut loses the oldest sentence.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from transformer_jax.errors import DataError
 from transformer_jax.text.by_position import ByPosition
 from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.text.sources import TAB, in_one_line
+from transformer_jax.text.vocabulary import split_codes
 
 
 class InDocuments(ByPosition[Pair]):
@@ -51,9 +52,9 @@ def with_context(sentence: str, before: Sequence[str], context: int) -> str:
 class InContext:
     """Adds the sentences before to the source lines of a text, one line after the other."""
 
-    def __init__(self, context: int):
-        """Takes the number of sentences to add, which may be 0."""
-        self.context = context
+    def __init__(self, context: int, codes: Container[str] = ()):
+        """Takes the number of sentences to add, which may be 0, and codes, which are not added."""
+        self.context, self.codes = context, codes
         self.before: list[str] = []
 
     def __call__(self, line: str) -> str:
@@ -61,7 +62,7 @@ class InContext:
 
         A line that has a tab has its context already.
         """
-        sentence = line.partition(TAB)[0]
+        _, sentence = split_codes(line.partition(TAB)[0], self.codes)
         found = line if TAB in line else with_context(line, self.before, self.context)
         self.before = [sentence, *self.before][: self.context] if sentence.strip() else []
         return found

@@ -178,7 +178,7 @@ def _encoded_chunks(
     dtype = _empty_ids(vocabulary).dtype
     for turn in range(segmentations.number if segmentations else 1):
         for start in range(0, len(pairs), CHUNK_PAIRS):
-            chunk = [pairs[i] for i in range(start, min(start + CHUNK_PAIRS, len(pairs)))]
+            chunk = pairs[start : start + CHUNK_PAIRS]
             src, tgt = (
                 _encoded_side(
                     [pair[side] for pair in chunk],

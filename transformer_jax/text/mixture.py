@@ -7,14 +7,15 @@ subword each, so that whatever reads lines needs to know nothing about it.
 
 import dataclasses
 import hashlib
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from transformer_jax.config.data import DIRECTION, DataConfig, Text, code, directed
+from transformer_jax.config.data import DIRECTION, DataConfig, Text, code, directed, overlap
 from transformer_jax.errors import DataError
-from transformer_jax.text.by_position import ByPosition, Joined
+from transformer_jax.text.by_position import ByPosition, Joined, items_of
 from transformer_jax.text.documents import InDocuments
 from transformer_jax.text.folder_corpus import AlignedWords, Pair, parts_of
 
@@ -32,7 +33,7 @@ class Coded(ByPosition[Pair]):
 
     def items(self, indices: Sequence[int]) -> list[Pair]:
         """The pairs at these indices."""
-        pairs = (self.pairs[i] for i in indices)
+        pairs = items_of(self.pairs, indices)
         return [Pair(self.codes + src if src.strip() else src, tgt) for src, tgt in pairs]
 
 
@@ -78,8 +79,7 @@ class MixedCorpus:
     def parts(self, name: str) -> list[_Part]:
         """The texts of a split, each once in every direction that it is read in."""
         if name not in SPLITS:
-            text = self._text(name)
-            return [_Part(text, self._corpus(text), text.stem)]
+            return self._named(name)
         texts = [self._part(text, name) for text in self._texts(parts_of(self.data, name))]
         if name != "valid" or self.data.valid:
             return texts
@@ -87,9 +87,36 @@ class MixedCorpus:
         found = dict[Any, _Part]()
         for text in self._texts(self.data.train):
             part = self._part(text, "train")._replace(split="valid")
-            is_cut = getattr(part.corpus, "cuts_valid", False)
-            found.setdefault(text.name if is_cut else text.direction, part)
+            if getattr(part.corpus, "cuts_valid", False):
+                found[text.name] = part
+            else:
+                found[text.direction] = part._replace(text=text._replace(tag=""))
+        cut = sorted({part.text.stem for part in found.values() if part.text.name in found})
+        for pair in itertools.combinations(cut, 2):
+            if overlap(*pair):
+                raise DataError(
+                    f"There is no validation text, and {' and '.join(pair)} share pairs: what one "
+                    "leaves out, the other may show. Name validation text: data.valid."
+                )
         return list(found.values())
+
+    def _named(self, name: str) -> list[_Part]:
+        """The texts of "test:de-fr", which are those of data.test, or of one stem."""
+        asked = Text.of(name)
+        if self.data.directions and not asked.direction:
+            raise DataError(
+                f"{name}: in which direction? For example {name}:{self.data.directions[0]}."
+            )
+        if asked.stem not in SPLITS:
+            return [_Part(asked, self._corpus(asked, "test"), "test")]
+        own = map(Text.of, parts_of(self.data, asked.stem))
+        return [
+            self._part(
+                text._replace(direction=asked.direction, tag=asked.tag or text.tag), asked.stem
+            )
+            for text in own
+            if text.direction in ("", asked.direction)
+        ]
 
     def split(self, name: str) -> Mixed:
         """The pairs of the split's texts."""
@@ -131,14 +158,6 @@ class MixedCorpus:
 
     def _texts(self, given: Sequence[str]) -> Iterator[Text]:
         return directed(map(Text.of, given), self.data.directions)
-
-    def _text(self, name: str) -> Text:
-        text = Text.of(name)
-        if self.data.directions and not text.direction:
-            raise DataError(
-                f"{name}: in which direction? For example {name}:{self.data.directions[0]}."
-            )
-        return text
 
     def _part(self, text: Text, split: str) -> _Part:
         return _Part(text, self._corpus(text, split), split)

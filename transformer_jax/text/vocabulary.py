@@ -132,6 +132,11 @@ class Vocabulary:
         """Whether a code that begins a source line is one subword."""
         return bool(self.codes)
 
+    @property
+    def reads_unknown_codes(self) -> bool:
+        """Whether a code that is not in the vocabulary is one unknown subword, and not text."""
+        return False
+
     def check_codes(self, codes: Iterable[str]) -> None:
         """Raises DataError if one of the codes is not in the vocabulary."""
         if missing := [one for one in codes if one not in self.codes]:
@@ -242,6 +247,11 @@ class TableVocabulary(Vocabulary):
         own = {} if self.is_target else self._ids
         return {piece: i for piece, i in own.items() if LANGUAGE.fullmatch(piece)}
 
+    @property
+    def reads_unknown_codes(self) -> bool:
+        """It is so in models that others trained."""
+        return self.reads_codes
+
     def _split(self, line: str) -> tuple[list[int], str]:
         """As in `Vocabulary`; a first code that is not in the table is unknown, with a warning."""
         ids, rest = super()._split(line)
@@ -299,7 +309,7 @@ def split_codes(line: str, known: Container[str]) -> tuple[list[str], str]:
     codes = list[str]()
     while (found := LANGUAGE.match(line)) and found[1] in known:
         codes.append(found[1])
-        line = line[found.end() :]
+        line = line[found.end() :].lstrip(" ")
     return codes, line
 
 

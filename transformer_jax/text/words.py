@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from transformer_jax.errors import RunError
-from transformer_jax.text.vocabulary import SPACE
+from transformer_jax.text.vocabulary import LANGUAGE, SPACE
 
 NONE = -1  # the word of a subword that belongs to no word, and the link of an unlinked word
 END = "</s>"  # EOS as a piece; text that spells it has other pieces
@@ -65,7 +65,12 @@ def _spelled(piece: str) -> bytes:
 
 
 def _octets(piece: str) -> bytes:
-    """UTF-8 of a subword; a byte piece can be part of a character, and EOS is like a space."""
+    """UTF-8 of a subword; a byte piece can be part of a character, and EOS is like a space.
+
+    A code of a language or a tag, such as >>de<<, belongs to no word.
+    """
+    if LANGUAGE.fullmatch(piece):
+        return b""
     if piece == END:  # between two source sentences (sources.py)
         return SPACE.encode()
     found = BYTE.fullmatch(piece)

@@ -13,6 +13,7 @@ import sentencepiece
 
 from transformer_jax.config.changes import immutable_differences
 from transformer_jax.config.checks import apart_problems
+from transformer_jax.config.data import code
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import KEYS, Config
 from transformer_jax.config.train import TrainConfig
@@ -151,6 +152,8 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
     run.check_corpus(fingerprint, of_valid)
     vocabulary = _vocabulary(config, run, corpus, fingerprint)
     vocabulary.check_codes(config.data.codes)
+    if config.decode.to is not None:
+        vocabulary.check_codes([code(config.decode.to)])
     text_checks.warn_of_lost_characters(valid_pairs, vocabulary)
     segmentations = _segmentations(config, vocabulary)
     train = _encode(config, pairs, vocabulary, fingerprint, segmentations)
@@ -387,6 +390,8 @@ def new_vocabulary(config: Config, corpus: Corpus, fingerprint: str) -> Vocabula
                 yield from text.split(TAB)[:last] if several else (text,)
 
     name = f"{sentencepiece.__version__} {fingerprint} {config.vocabulary} {config.data.seed}"
+    if isinstance(mixed := corpus.split("train"), Mixed):
+        name += f" {config.data.codes} {mixed.weights}"
     model = processes.first_does(
         lambda: base64.b64encode(kept("vocabularies", name, train_one)).decode()
     )

@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 from transformer_jax.compilation import keep_compiled_programs
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.checks import check
+from transformer_jax.config.data import Text, code
 from transformer_jax.config.decode import DecodeConfig
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import Config
@@ -138,10 +139,15 @@ def load_model(
 
 def _check_searched(run: RunFolder, config: Config, decode: DecodeConfig, first: Config) -> None:
     """Raises ConfigError if the search of an ensemble's first run does not fit another run."""
-    if first.data.between() != config.data.between():
+    one, other = (
+        (own.data.context, set(own.data.directions) or (own.data.src, own.data.tgt))
+        for own in (first, config)
+    )
+    if one != other:
         raise ConfigError(
             f"{run.path} translates {config.data.direction}, and the first run "
-            f"{first.data.direction}: an ensemble has one direction."
+            f"{first.data.direction} (data.context={config.data.context} and "
+            f"{first.data.context}): the models of an ensemble translate the same."
         )
     if first.model.sources != config.model.sources:
         raise ConfigError(
@@ -194,4 +200,10 @@ def pairs_of_split(config: Config, split: str, run: RunFolder) -> Sequence[Pair]
             f"{run.path} was imported and has no text of its own: name some with --src=FILE "
             "--ref=FILE, or with --config.data.path=FOLDER."
         )
+    asked = {"valid": data.valid, "test": data.test}.get(split, (split,))
+    texts = [Text.of(one) for one in asked]
+    if not data.directions and any(one.direction for one in texts):
+        raise ConfigError(f"{split}: this run has one direction, {data.direction}. Leave it out.")
+    if codes := [code(one.tag) for one in texts if one.tag]:
+        load_vocabulary(run.vocabulary_file).check_codes(codes)
     return open_corpus(data).split(split)
