@@ -222,7 +222,7 @@ def test_the_links_of_the_built_in_corpus_choose_what_aligns(monkeypatch):
         seen.append((*texts, links))
         return Aligner(0, None, 0.25)
 
-    monkeypatch.setattr(command, "load_model", lambda *run: seen.append(run))
+    monkeypatch.setattr(command, "load_model", lambda *run, overrides: seen.append(run))
     monkeypatch.setattr(command, "Run", lambda _: SimpleNamespace(align=lambda *texts: texts))
     monkeypatch.setattr(command, "best_aligner", best)
     config = with_values(Config(), {"data.source": "grammar"})
