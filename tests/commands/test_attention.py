@@ -48,7 +48,7 @@ def drawn(monkeypatch):
         return attention_figure(weights, columns, rows, title, heads)
 
     run = SimpleNamespace(loaded=None, attention=lambda *_: found)
-    monkeypatch.setattr(command, "load_model", lambda *_: None)
+    monkeypatch.setattr(command, "load_model", lambda *_, overrides: None)
     monkeypatch.setattr(command, "_check_kinds", lambda *_: None)
     monkeypatch.setattr(command, "Run", lambda _: run)
     monkeypatch.setattr(api, "attention_figure", figure)
