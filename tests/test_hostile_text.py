@@ -162,7 +162,7 @@ def translated(given: bytes, vocabulary: Vocabulary, *flags: str, answers: int =
     loaded = LoadedModel(Config(), vocabulary, echo, "1")  # type: ignore[arg-type]
     out = io.TextIOWrapper(io.BytesIO(), "ascii")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command, "load_model", lambda *_, overrides: loaded)
+        patch.setattr(command, "load_model", lambda *_: loaded)
         patch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(given)))
         patch.setattr(sys, "stdout", out)
         assert runs.command("translate", "--workdir=x", *flags) == 0
