@@ -157,7 +157,14 @@ def test_every_parameter_changes_the_logits(name):
         other = jax.tree.unflatten(tree, [*leaves[:n], leaf + noise, *leaves[n + 1 :]])
         error = relative_error(logits_of(name, batch, other)[real][:, :VOCABULARY], want)
         where = jax.tree_util.keystr(path, simple=True, separator=".")
-        if where.endswith(("attention.key_bias", "sentences.key_bias", "decoder_key.bias")):
+        if where.endswith(
+            (
+                ".self_attention.key_bias",
+                ".cross_attention.key_bias",
+                ".over_sentences.key_bias",
+                "decoder_key.bias",
+            )
+        ):
             assert error < 1e-5, where
         else:
             assert error > 5e-5, f"{where} is of no use"
