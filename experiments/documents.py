@@ -1,4 +1,4 @@
-"""Which sentence decides a pronoun: documents of two sentences, of which the first has the gender.
+"""Which sentence decides a pronoun? In documents of two sentences, only the first shows its gender.
 
     python -m experiments.documents --scale=small
 
@@ -37,13 +37,14 @@ import numpy as np
 
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
 from experiments.judging import Column, judged, means
+from experiments.short_demo import SHORT_DEMO
 from grammar.entries import Noun
 from grammar.german import DEFINITE
 from grammar.lexicon import NOUNS
 from transformer_jax.evaluation.attention import Attention
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
-from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
+from transformer_jax.tables.experiment import Experiment, Job, Overrides
 
 TEXT = Path("runs", "documents", "text")
 SIZES = {"train": 8_000, "valid": 300, "test": 500}  # documents
@@ -259,9 +260,9 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     ]
 
 
-SMALL = Scale(
-    "configs/demo.py",
-    {
+SMALL = SHORT_DEMO._replace(
+    overrides={
+        **SHORT_DEMO.overrides,
         "data.source": "files",
         "data.path": str(TEXT),
         "data.pairs": 20_000,  # the default: the preset's is for another text
@@ -270,11 +271,8 @@ SMALL = Scale(
         "train.decay_steps": 800,
         "train.valid_every": 400,
         "train.checkpoint_every": 400,
-        "train.keep_last": 1,
         "decode.beam_size": 1,
-    },
-    seeds=(0, 1, 2),
-    compared=False,
+    }
 )
 EXPERIMENT = Experiment("documents", ROWS, {"small": SMALL}, __doc__, findings=findings)
 

@@ -120,7 +120,7 @@ CALLS = {
     "evaluate --workdir=w --config.decode.length_penalty=1 --config.data.path=x": OVERRIDDEN,
     "average --workdir=w": {"workdir": "w", "last": 5},
     "average --workdir=w --last=20": {"workdir": "w", "last": 20},
-    # A flag that stands for a key.
+    # A flag that sets a key.
     "evaluate --workdir=w --from=de --to=fr": EVALUATE | FROM_TO,
     # An argument without a name may come before or after the flags.
     "attention 'A dog.' --workdir=w": SENTENCE,

@@ -1,4 +1,4 @@
-"""A run of several directions: each command is told the target language, or the line says it."""
+"""A run of several directions: a flag names the target language, or the source line does."""
 
 import dataclasses
 from pathlib import Path

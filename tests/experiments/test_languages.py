@@ -1,4 +1,4 @@
-"""Languages are told apart by their words, and each direction is measured with its references."""
+"""A line's language is found by its words, and each direction has its own references."""
 
 from types import SimpleNamespace
 

@@ -65,7 +65,7 @@ class LineTranslator:
         Args:
           vocabulary: the run's.
           translator: translates subwords.
-          targets: the languages one of which a source line has to name, if there are several.
+          targets: the run's target languages, if it has several: each source line names one.
 
         Raises:
           UserError: decode.to is a language that the model was not told of.

@@ -74,6 +74,7 @@ class MixedCorpus:
         """
         self.data, self._open = data, open_plain
         self._opened: dict[DataConfig, Any] = {}
+        self._read: dict[str, Mixed] = {}  # splits: to open one reads its files
         self.parts("train")
 
     def parts(self, name: str) -> list[_Part]:
@@ -120,9 +121,11 @@ class MixedCorpus:
 
     def split(self, name: str) -> Mixed:
         """The pairs of the split's texts."""
-        parts = self.parts(name)
-        pairs = [Coded(part.corpus.split(part.split), _codes(part.text)) for part in parts]
-        return Mixed(pairs, self._weights(parts, list(map(len, pairs))))
+        if name not in self._read:
+            parts = self.parts(name)
+            pairs = [Coded(part.corpus.split(part.split), _codes(part.text)) for part in parts]
+            self._read[name] = Mixed(pairs, self._weights(parts, list(map(len, pairs))))
+        return self._read[name]
 
     def alignments(self, name: str) -> Sequence[AlignedWords]:
         """Words and links of each pair of `split`. Raises DataError if there are none."""
@@ -162,12 +165,12 @@ class MixedCorpus:
     def _part(self, text: Text, split: str) -> _Part:
         return _Part(text, self._corpus(text, split), split)
 
-    def _corpus(self, text: Text, split: str | None = None) -> Any:
-        """The corpus of a text's direction; a `split` is this text alone."""
+    def _corpus(self, text: Text, split: str) -> Any:
+        """The corpus of a text's direction, whose `split` is this text alone."""
         own: dict[str, Any] = {
             name: tuple(Text.of(one).stem for one in getattr(self.data, name)) for name in SPLITS
         }
-        own |= {split: (text.stem,)} if split else {}
+        own[split] = (text.stem,)
         if found := DIRECTION.fullmatch(text.direction):
             own |= {"src": found[1], "tgt": found[2]}
         data = dataclasses.replace(self.data, directions=(), temperature=1.0, **own)

@@ -29,7 +29,7 @@ COVERAGE_PENALTY = Flag(
 )
 FROM = Flag("from", str, "LANGUAGE", "with --to: this direction of a split", parameter="source")
 TO = Flag("to", str, "LANGUAGE", "the target language, of a run with several directions")
-SHORT = {"init_from": "train.init_from", "to": "decode.to"}  # flags that stand for a key
+SHORT = {"init_from": "train.init_from", "to": "decode.to"}  # flags that set this key
 # Commands that may run as several processes have these flags too.
 PROCESSES = (
     Flag("coordinator", str, "HOST:PORT", "of several processes: where process 0 listens"),
