@@ -18,7 +18,8 @@ from peers.process import memory_mib
 from turns import markdown
 from workload import wmt_lengths
 
-from transformer_jax.config.data import DataConfig, VocabularyConfig
+from transformer_jax.config.data import DataConfig
+from transformer_jax.config.vocabulary import VocabularyConfig
 from transformer_jax.text.batches import Batch, TrainSource, rows_per_batch, train_batches
 from transformer_jax.text.corpora import open_corpus
 from transformer_jax.text.encoded import EncodedPairs, encode_corpus

@@ -24,8 +24,9 @@ from hypothesis import strategies as st
 from tests import tiny_runs as runs
 from tests.decoding.test_lines import Echo
 from transformer_jax.commands import translate as command
-from transformer_jax.config.data import DataConfig, VocabularyConfig
+from transformer_jax.config.data import DataConfig
 from transformer_jax.config.schema import Config
+from transformer_jax.config.vocabulary import VocabularyConfig
 from transformer_jax.decoding.lines import LineTranslator, line_groups
 from transformer_jax.evaluation.bleu import score, to_json
 from transformer_jax.reporting.plots import LONGEST_LABEL, attention_figure, save_figure

@@ -1,12 +1,10 @@
 """Training, and a run's model, in a Python program: translations, scores, logits, attention."""
 
-import contextlib
 import functools
-import logging
 import numbers
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, ParamSpec, TypeVar
 
 import jax
@@ -23,7 +21,7 @@ from transformer_jax.evaluation.attention import KINDS, Attention, pair_attentio
 from transformer_jax.model.attention.maps import uses_of
 from transformer_jax.reporting.plots import attention_figure, shown_by_notebooks
 from transformer_jax.runs.run_folder import RunFolder
-from transformer_jax.use.command_line import log_handler
+from transformer_jax.use.command_line import root_logger_unchanged, shown_log
 from transformer_jax.use.loading import LoadedModel, load_model, pairs_of_split
 
 if TYPE_CHECKING:
@@ -119,7 +117,7 @@ def load(
             raise ConfigError(f"{folder!r} names no run's folder: give one, such as 'runs/mine'.")
     overrides = {f"decode.{name}": value for name, value in decode_changes.items()}
     folders = [os.path.expanduser(os.fspath(folder)) for folder in given]
-    with _root_logger_unchanged():
+    with root_logger_unchanged():
         return Run(load_model(folders, str(checkpoint), overrides=overrides))
 
 
@@ -157,7 +155,7 @@ def train(
     if whole is config and changes:
         whole = with_values(whole, changes)
     folder = os.path.expanduser(os.fspath(workdir))
-    with _root_logger_unchanged(), _shown_log():
+    with root_logger_unchanged(), shown_log():
         train_run(whole, folder)
     return load(folder)
 
@@ -234,7 +232,9 @@ class Run:
         self.loaded.translating()
         if (sources is None) != (references is None):
             raise ConfigError("sources and references belong together: give both or neither.")
+        folder = None
         if sources is None or references is None:
+            folder = self.config.data.path
             run = RunFolder(self.loaded.folders[0])
             if run.is_imported or not isinstance(split, str):
                 raise ConfigError(
@@ -244,7 +244,11 @@ class Run:
             pairs = pairs_of_split(self.config, split, run)
             sources, references = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
         given, wanted = _paired(sources, references)
-        return score(self.translate(given), wanted, *self.config.data.between(split))
+        lines = self.loaded.line_translator(1, folder)
+        found = [best.text for best, *_ in lines(given)]
+        lines.warn_of_cut()
+        data = self.config.data
+        return score(found, wanted, *data.between(split), is_read=data.src_kind != "text")
 
     @_in_python_s_words
     def logits(self, sources: Sequence[str], targets: Sequence[str]) -> list[PairLogits]:
@@ -281,8 +285,8 @@ class Run:
         translator = self.loaded.translator
         lines = self.loaded.line_translator()
         model = self.loaded.model
-        pair = _paired([source], ["" if target is None else target])
-        src_ids, tgt_ids = self._encoded(lines, *pair)
+        sides = _paired([source], ["" if target is None else target])
+        src_ids, tgt_ids = self._encoded(lines, *sides)
         if not len(src_ids[0]):
             raise ConfigError("The sentence is blank: give one to translate.")
         if target is not None and not len(tgt_ids[0]):
@@ -292,8 +296,10 @@ class Run:
             if not hypotheses:
                 raise RunError("The model finds no translation; did its training diverge?")
             tgt_ids = [hypotheses[0].ids]
+        places = lines.read.places(len(src_ids[0])) if lines.read else None
+        pair = src_ids[0], tgt_ids[0]
         found = pair_attention(
-            model, translator.params, self.loaded.vocabulary, src_ids[0], tgt_ids[0]
+            model, translator.params, self.loaded.vocabulary, *pair, places=places
         )
         translation = lines.text(tgt_ids[0])
         return AttendedSentence(source, translation, self.checkpoint, found, target is not None)
@@ -310,6 +316,7 @@ class Run:
         """
         model = self.loaded.model
         lines = self.loaded.line_translator()
+        self.loaded.reading_text("align")
         if "cross" not in uses_of(model):
             raise ConfigError("This model has no layers of encoder-decoder attention to align by.")
         src_ids, tgt_ids = self._filled(lines, *_paired(sources, targets))
@@ -333,39 +340,6 @@ class Run:
         found = lines.encode(sources), lines.encode(targets, is_target=True)
         lines.warn_of_cut()
         return found
-
-
-@contextlib.contextmanager
-def _root_logger_unchanged() -> Iterator[None]:
-    """Afterwards the root logger has its handlers of before: `logging.basicConfig` still works.
-
-    Orbax logs through absl, which calls `logging.basicConfig()` if there is no handler.
-    """
-    root = logging.getLogger()
-    before = list(root.handlers)
-    try:
-        yield
-    finally:
-        root.handlers[:] = before
-
-
-@contextlib.contextmanager
-def _shown_log() -> Iterator[None]:
-    """Shows the package's log on standard error for as long, if the program has not set it up."""
-    logger = logging.getLogger("transformer_jax")
-    if logger.level != logging.NOTSET or logger.isEnabledFor(logging.INFO):
-        yield
-        return
-    handler, propagates = log_handler(), logger.propagate
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(logging.NOTSET)
-        logger.propagate = propagates
 
 
 def _is_path(folder: Any) -> bool:

@@ -21,9 +21,10 @@ from tests.fixtures.tiny import lay_out, model_inputs, random_params, relative_e
 from transformer_jax.api import Run
 from transformer_jax.commands import export as command
 from transformer_jax.config.changes import with_values
-from transformer_jax.config.data import DataConfig, VocabularyConfig
+from transformer_jax.config.data import DataConfig
 from transformer_jax.config.decode import DecodeConfig
 from transformer_jax.config.schema import Config
+from transformer_jax.config.vocabulary import VocabularyConfig
 from transformer_jax.errors import UserError
 from transformer_jax.evaluation.alignment import Aligner
 from transformer_jax.interop import ctranslate2_out, huggingface_out

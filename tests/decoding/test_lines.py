@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tests import tiny_runs as runs
-from transformer_jax.config.data import VocabularyConfig
 from transformer_jax.config.decode import DecodeConfig
 from transformer_jax.config.model import ModelConfig
+from transformer_jax.config.vocabulary import VocabularyConfig
 from transformer_jax.decoding.generators import UTILITIES, expected_utilities
 from transformer_jax.decoding.lines import LineTranslator, banned_ids, line_groups, line_parts
 from transformer_jax.decoding.translator import Hypothesis

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tests.fixtures.tiny import random_params, tiny_model
-from transformer_jax.config.data import VocabularyConfig
 from transformer_jax.config.decode import DecodeConfig
 from transformer_jax.config.schema import MeshConfig
+from transformer_jax.config.vocabulary import VocabularyConfig
 from transformer_jax.decoding import simultaneous
 from transformer_jax.decoding.simultaneous import Interpreter, LineInterpreter
 from transformer_jax.decoding.translator import Translator

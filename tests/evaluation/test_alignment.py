@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.fixtures.tiny import SIZES, random_pairs, random_params, tiny_and_params
-from transformer_jax.config.data import VocabularyConfig
 from transformer_jax.config.model import ModelConfig
+from transformer_jax.config.vocabulary import VocabularyConfig
 from transformer_jax.errors import RunError
 from transformer_jax.evaluation import alignment
 from transformer_jax.evaluation.alignment import (

@@ -166,6 +166,10 @@ CHANGES: dict[str, dict[str, Any]] = {
     "hierarchical-sources": dict(sources=2, combination="hierarchical", num_key_heads=1),
     "gated-sources": dict(sources=3, combination="gated", attention_bias=True, output="copy"),
     "three-sources": dict(sources=3, encoder="convolutional", decoder="recurrent"),
+    "features": dict(features=6, attention_memory="coverage_embedding"),
+    "features-convolutional": dict(
+        features=6, encoder="convolutional", cross_normalizer="chunkwise", tie_embeddings=False
+    ),
     "language-model": dict(
         encoder="none", num_decoder_layers=2, positions="rotary", d_k=6, output="history"
     ),

@@ -4,6 +4,7 @@ Other files test each function of the model against slow NumPy; this file tests 
 Meshes are in tests/parallel, the counts of cost in tests/training/test_cost.py.
 """
 
+import dataclasses
 import functools
 import json
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from tests.fixtures.tiny import (
     random_params,
     relative_error,
     tiny_model,
+    with_features,
     with_sources,
 )
 from tests.model.configs import CONFIGS, COVERING, DISTANCES, ONE_LAYER
@@ -88,7 +90,9 @@ def pairs_of(name: str) -> list[Pair]:
 
 def in_rows(name: str, rows: list[list[int]]) -> Batch:
     """The pairs in these rows, then empty ones."""
-    return lay_out(pairs_of(name), [*rows, *[[]] * (ROWS - len(rows))], SRC_LENGTH, TGT_LENGTH)
+    rows = [*rows, *[[]] * (ROWS - len(rows))]
+    batch = lay_out(pairs_of(name), rows, SRC_LENGTH, TGT_LENGTH)
+    return with_features(batch, CONFIGS[name].get("features", 0))
 
 
 def packed_pairs(name: str) -> Batch:
@@ -118,6 +122,8 @@ def test_a_packed_row_gives_what_its_sentences_give_alone(name):
         assert relative_error(packed[number], alone[number]) < 1e-5
     for side in batches[0][:2]:
         side.ids[side.segments == 0] = 7
+        if side.features is not None:
+            side.features[side.segments == 0] = 7
     filled = of_each_pair(logits_of(name, batches[0])[..., :VOCABULARY], batches[0], rows[0])
     for number in alone:
         np.testing.assert_array_equal(filled[number], alone[number])
@@ -200,7 +206,7 @@ def test_narrow_weights_change_the_logits_as_little_as_their_rounding(name):
 # Parameters with several axes: of some only products are made, others are looked up or added.
 MULTIPLIED = set(
     "query key value out inner outer linear gate gates input forget update reset candidate start "
-    "context readout direction history_query marginal_context".split()
+    "context readout direction history_query marginal_context kernel".split()
 )
 OTHER = set(
     "table bias key_bias query_bias value_bias gain buckets fertility vector matrix relative_keys "
@@ -299,7 +305,10 @@ def test_every_parameter_names_its_axes(name):
 def test_the_config_survives_json(name):
     model = ModelConfig(**{**SIZES, **CONFIGS[name]})
     languages = ",".join(["de", "fr", "it"][: model_and_params(name)[0].sources])
-    data = DataConfig(path=".", src=languages, tgt="en", max_length=16)
+    kind = "pictures" if model.features else "text"
+    data = DataConfig(path=".", src=languages, tgt="en", max_length=16, src_kind=kind)
+    if model.features:
+        data = dataclasses.replace(data, patch_height=model.features, patch_width=1)
     train, decode = TrainConfig(row_length=16), DecodeConfig(max_length=16)
     config = Config(model=model, data=data, train=train, decode=decode)
     check(config)

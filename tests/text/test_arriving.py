@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from transformer_jax.config.data import VocabularyConfig
+from transformer_jax.config.vocabulary import VocabularyConfig
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.text.arriving import ArrivingLine, word_ends
 from transformer_jax.text.built_in_corpus import built_in_pairs

@@ -108,7 +108,7 @@ def test_what_does_not_go_with_context_is_refused(folder, keys, message):
 
 
 def test_sentences_of_the_context_are_learned_once(folder, monkeypatch):
-    from transformer_jax.training import data as module
+    from transformer_jax.training import vocabulary as module
 
     seen: list[str] = []
 

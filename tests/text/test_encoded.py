@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.fixtures.encoded import encode_pairs
-from transformer_jax.config.data import VocabularyConfig
+from transformer_jax.config.vocabulary import VocabularyConfig
 from transformer_jax.errors import DataError
 from transformer_jax.files import cache_folder
 from transformer_jax.text import encoded as module

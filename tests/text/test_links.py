@@ -9,7 +9,7 @@ import pytest
 
 from tests import tiny_runs as runs
 from tests.fixtures.encoded import encode_pairs, rows_of
-from transformer_jax.config.data import VocabularyConfig
+from transformer_jax.config.vocabulary import VocabularyConfig
 from transformer_jax.errors import DataError
 from transformer_jax.text.batches import TrainSource, packed_batch
 from transformer_jax.text.built_in_corpus import built_in_pairs

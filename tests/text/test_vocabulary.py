@@ -10,7 +10,7 @@ import sentencepiece
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from transformer_jax.config.data import VocabularyConfig
+from transformer_jax.config.vocabulary import VocabularyConfig
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.text import vocabulary_training as module
 from transformer_jax.text.bundle import Bundle, packed, unpacked

@@ -61,7 +61,7 @@ def align(
             raise ConfigError("--layer and --checkpoint are of a run: add --workdir=FOLDER.")
         _align_alone(pairs, right)
         return
-    run = Run(load_model(workdir, checkpoint, overrides=overrides))
+    run = Run(load_model(workdir, checkpoint, overrides=overrides).reading_text("align"))
     changed, means = 0, []
     for start in range(0, len(pairs), LINES):
         part = [pairs[i] for i in range(start, min(start + LINES, len(pairs)))]

@@ -16,7 +16,7 @@ from transformer_jax.config.data import Text, directed
 from transformer_jax.config.schema import Config
 from transformer_jax.decoding.lines import LineTranslator
 from transformer_jax.errors import ConfigError, DataError, RunError
-from transformer_jax.evaluation.bleu import Scores, format_scores, score
+from transformer_jax.evaluation.bleu import Scores, as_dict, format_scores, score
 from transformer_jax.evaluation.latency import (
     format_latency,
     mean_latency,
@@ -110,7 +110,8 @@ def evaluate(
         text = _Text(name, name, [pairs_of_split(loaded.config, name, run)])
     parts = _parts_of(loaded.config, text)
     processes.first_does(lambda: _make_folder(run.evaluations))
-    translator = loaded.line_translator()
+    folder = Path(src).parent if src else loaded.config.data.path
+    translator = loaded.line_translator(folder=folder)
     log.info("translating %d lines of %s", len(text.pairs), text.name)
     hypotheses = [best.text for best, *_ in translator.shared(_lines_of(text, loaded))]
     translator.warn_of_cut()
@@ -173,7 +174,8 @@ class _Keeper(NamedTuple):
         sources = [pair.src for pair in text.pairs]
         references, *others = [[pair.tgt for pair in one] for one in text.with_references]
         languages = config.data.between(text.split or "", config.decode.to)
-        scores = score(hypotheses, references, *languages, others)
+        is_read = config.data.src_kind != "text"
+        scores = score(hypotheses, references, *languages, others, is_read)
         settings = {
             "split": text.split,
             "src_sha256": text_digest(sources),
@@ -185,7 +187,7 @@ class _Keeper(NamedTuple):
         path = evaluation_path(run.evaluations, text.name, settings)
         if processes.is_first():
             about: dict[str, Any] = {"name": text.name, **_files(text.with_references)}
-            about |= {**settings, **scores._asdict(), **_origin()}
+            about |= {**settings, **as_dict(scores), **_origin()}
             about |= _latency(self.loaded, self.translator, sources, hypotheses, references)
             write_evaluation(path, hypotheses, about)
             log.info("hypotheses and scores: %s", path.with_suffix(".*"))

@@ -64,7 +64,7 @@ def score(
     loaded = load_model(workdir, checkpoint, None, length_penalty, 1, coverage_penalty, overrides)
     if src is None and loaded.translator.model.sources:
         raise ConfigError("--src=FILE is missing: the sources of the translations in --tgt.")
-    lines = loaded.line_translator()
+    lines = loaded.line_translator(folder=Path(src).parent if src else None)
     context = loaded.config.data.context
     found = _scores(lines, pairs, context)
     if others:

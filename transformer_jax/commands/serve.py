@@ -47,7 +47,7 @@ def serve(
     except ModuleNotFoundError:
         raise UserError("serve needs two packages: pip install starlette uvicorn.") from None
     with listen(host, port) as listening:
-        run = Run(load_model(workdir, checkpoint, overrides=overrides))
+        run = Run(load_model(workdir, checkpoint, overrides=overrides).reading_text("serve"))
         sources = run.loaded.model.sources
         if not sources:
             raise UserError(

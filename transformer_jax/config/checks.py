@@ -14,7 +14,7 @@ from transformer_jax.config.train import TrainConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.kinds import fits
 
-MODEL = "transformer_jax.model.sides.choices"
+MODEL, FEATURES = "transformer_jax.model.sides.choices", "transformer_jax.text.features"
 WATCHING = ("coverage", "alignment", "avoidance", "fertility", "agreement")
 # Functions of that module which say why the model is none for a key that has not its default.
 ASKED = {
@@ -211,6 +211,16 @@ def _asked_of_the_model(question: str, config: ModelConfig) -> Any:
 def _sources(config: Config) -> Iterator[str]:
     """Several source languages need a model that reads as many, or one that reads them as one."""
     count, data = config.model.sources, config.data
+    if data.src_kind != "text" or config.model.features:
+        features = importlib.import_module(FEATURES).feature_count(data)
+        if features != config.model.features:
+            yield (
+                f"model.features={config.model.features}, and a source position has {features} "
+                f"numbers (data.src_kind={data.src_kind!r}; 0: subwords). Set "
+                f"model.features={features}."
+            )
+    if data.src_kind != "text" and any("@" in one for one in (*data.train, *data.valid)):
+        yield f"a tag begins a source line of text, and data.src_kind={data.src_kind!r}."
     if (config.model.encoder == "none") == bool(data.sources):
         given = "data.directions" if data.directions else f"data.src={data.src!r}"
         yield (
@@ -263,7 +273,8 @@ def _schedule(train: TrainConfig) -> Iterator[str]:
 
 def _training(train: TrainConfig, data: DataConfig) -> Iterator[str]:
     yield from _schedule(train)
-    if data.max_length > train.row_length:
+    # Of recordings and pictures, data.max_length limits the longer side, the source.
+    if data.max_length > train.row_length and data.src_kind == "text":
         yield (
             f"data.max_length={data.max_length} is above train.row_length={train.row_length}: a "
             "pair must fit into a row. Lower the first or raise the second."

@@ -1,4 +1,4 @@
-"""The keys of the corpus and of its vocabulary."""
+"""The keys of the corpus."""
 
 import dataclasses
 import itertools
@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 from transformer_jax.config.keys import key
 
-BYTE_PIECES = "The 256 bytes and 4 control pieces count."
-NORMALIZATIONS = ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity")  # SentencePiece's
 # What reads some of the keys.
 FOLDERS = ("data.source=files", "data.source=parquet", "data.source=tfds")
 BUILT_IN = ("data.source=grammar",)
+SPEECH, PICTURES = ("data.src_kind=speech",), ("data.src_kind=pictures",)
+TEXT_ONLY = ("data.directions", "data.context", "data.alignments", "vocabulary.separate")
+LONGEST = 1_000_000
 GRAMMAR = (["de", "en"], ["de"], ["en"])  # languages of the built-in corpus, source and target
 SLICE = re.compile(r"(.+)\[(\d*):(\d*)\]")  # some of a stem's pairs, as in TFDS: train[:5000]
 DIRECTION = re.compile(r"(\w+)-(\w+)")
@@ -119,6 +120,67 @@ class DataConfig:
         "place of data.src and data.tgt: each text is read in each of them, and source lines "
         "begin with the subword of their target language, such as >>de<< (decode.to)",
     )
+    src_kind: str = key(
+        "text",
+        "what the source is; speech, pictures: lines of STEM.SRC name files of recordings (WAV, "
+        "FLAC) or pictures (PNG, JPEG) in the folder of that file or in one inside, and the model "
+        "reads rows of numbers instead of subwords (model.features)",
+        choices_of="transformer_jax.text.features:KINDS",
+        excludes={
+            **dict.fromkeys(TEXT_ONLY, "it is for text"),
+            "train.agreement_weight": "no model writes recordings or pictures",
+            "data.source=grammar": "the built-in corpus is text",
+            "data.source=parquet": "files of recordings or pictures are named in text files",
+            "data.source=tfds": "files of recordings or pictures are named in text files",
+        },
+    )
+    sample_rate: int = key(
+        16_000,
+        "samples a second of every recording",
+        at_least=1_000,
+        at_most=1_000_000,
+        read_with=SPEECH,
+    )
+    mel_bands: int = key(
+        80,
+        "bands of the mel scale, whose logarithms are computed every 10 ms (windows of 25 ms), "
+        "with mean 0 and variance 1 over the recording",
+        at_least=1,
+        at_most=1_000,
+        read_with=SPEECH,
+    )
+    stacked_frames: int = key(
+        4,
+        "consecutive frames of 10 ms that make up one source position",
+        at_least=1,
+        at_most=100,
+        read_with=SPEECH,
+    )
+    masked_bands: int = key(
+        0,
+        "SpecAugment (Park et al. 2019): training hides 2 ranges of up to this many bands less one "
+        "of each recording, anew whenever it is read; there 27 of 80; 0: none",
+        at_least=0,
+        at_most=1_000,
+        read_with=SPEECH,
+    )
+    masked_frames: int = key(
+        0,
+        "the same for 2 ranges of frames, each at most a fifth of the recording; there 100; 0: "
+        "none",
+        at_least=0,
+        at_most=LONGEST,
+        read_with=SPEECH,
+    )
+    patch_height: int = key(
+        16,
+        "pixels; a picture, in gray from -1 to 1, is cut into patches, row by row, each a source "
+        "position; white fills the last ones up",
+        at_least=1,
+        at_most=4_096,
+        read_with=PICTURES,
+    )
+    patch_width: int = key(16, "pixels", at_least=1, at_most=4_096, read_with=PICTURES)
     context: int = key(
         0,
         "source sentences before each one, in its document, which the model reads too, as further "
@@ -317,52 +379,3 @@ class DataConfig:
             yield f"its direction is none of data.directions={','.join(self.directions)}."
         if self.source == "grammar" and text != Text(text.stem):
             yield "the built-in corpus is one text. Leave direction, tag and weight out."
-
-
-OF_TRAINING = {"vocabulary.path": "the file is a vocabulary that was trained"}
-
-
-@dataclasses.dataclass(frozen=True)
-class VocabularyConfig:
-    """One SentencePiece model, shared by source and target, or one each; with byte fallback."""
-
-    size: int = key(
-        37_000, "subwords, with bytes and control pieces", at_least=261, hint=BYTE_PIECES
-    )
-    separate: bool = key(
-        False, "a vocabulary of `size` subwords for each side; needs model.tie_embeddings=False"
-    )
-    kind: str = key(
-        "bpe", "SentencePiece's algorithm", choices=("bpe", "unigram"), excludes=OF_TRAINING
-    )
-    dropout: float = key(
-        0.0,
-        "BPE-dropout (Provilkov et al. 2020): the probability that a merge is skipped where "
-        "training text is split into subwords; there it is 0.1",
-        at_least=0,
-        below=1,
-        excludes={"data.alignments": "links are those of one segmentation"},
-    )
-    segmentations: int = key(
-        16,
-        "with vocabulary.dropout: random segmentations of each training pair; training sees all "
-        "of them before it sees one again, and the encoded corpus is as many times as large",
-        at_least=1,
-        at_most=1_000,
-        read_with=("vocabulary.dropout",),
-    )
-    normalization: str = key(
-        "nmt_nfkc",
-        "SentencePiece's normalization of text",
-        choices=NORMALIZATIONS,
-        excludes=OF_TRAINING,
-    )
-    max_lines: int = key(
-        5_000_000,
-        "size of the random sample of lines that trains the vocabulary",
-        at_least=1,
-        excludes=OF_TRAINING,
-    )
-    path: str | None = key(
-        None, "an existing .model file to use; None: train one on the training text", mutable=True
-    )

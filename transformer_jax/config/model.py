@@ -255,6 +255,20 @@ class ModelConfig:
         "relative positions: vectors are added to the values too, not only to the keys",
         read_with=("model.positions=relative",),
     )
+    features: int = key(
+        0,
+        "numbers at each source position, from recordings or pictures (data.src_kind), which one "
+        "matrix turns into vectors in place of an embedding; 0: the source is subwords",
+        at_least=0,
+        at_most=WIDEST,
+        excludes={
+            "model.encoder=none": "nothing reads the source",
+            "model.sources": "several sources are text",
+            "model.wait_k": "nothing arrives word by word",
+            "model.source_eos": "recordings and pictures have no EOS",
+            "model.output=copy": "subwords of the source are copied",
+        },
+    )
     sources: int = key(
         1,
         "source sentences of a pair, one for each language in data.src: each is encoded by itself, "

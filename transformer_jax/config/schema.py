@@ -7,11 +7,12 @@ later `train` on the same folder that contradicts an immutable key is refused.
 import dataclasses
 from typing import Any
 
-from transformer_jax.config.data import DataConfig, VocabularyConfig
+from transformer_jax.config.data import DataConfig
 from transformer_jax.config.decode import DecodeConfig
 from transformer_jax.config.keys import Key, key, keys_of
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.train import TrainConfig
+from transformer_jax.config.vocabulary import VocabularyConfig
 
 
 @dataclasses.dataclass(frozen=True)

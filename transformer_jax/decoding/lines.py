@@ -17,6 +17,7 @@ from transformer_jax.decoding.scoring import Forced, forced_scores
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.parallel import processes
+from transformer_jax.text.features import FeatureReader
 from transformer_jax.text.lines import is_text
 from transformer_jax.text.sources import encode_sources
 from transformer_jax.text.vocabulary import EOS, Vocabulary, split_codes
@@ -58,7 +59,11 @@ class LineTranslator:
     """Translates text lines and counts those that were cut."""
 
     def __init__(
-        self, vocabulary: Vocabulary, translator: Translator, targets: Sequence[str] = ()
+        self,
+        vocabulary: Vocabulary,
+        translator: Translator,
+        targets: Sequence[str] = (),
+        read: FeatureReader | None = None,
     ) -> None:
         """Makes a translator that cuts lines that are too long for the search or the model.
 
@@ -66,11 +71,13 @@ class LineTranslator:
           vocabulary: the run's.
           translator: translates subwords.
           targets: the run's target languages, if it has several: each source line names one.
+          read: reads the files that source lines name (text/features.py); None: they are text.
 
         Raises:
           UserError: decode.to is a language that the model was not told of.
         """
         self.vocabulary, self.targets = vocabulary, tuple(map(code, targets))
+        self.read = read
         self.to = translator.decode.to and code(translator.decode.to)
         if self.to is not None:
             if self.targets and self.to not in self.targets:
@@ -131,7 +138,8 @@ class LineTranslator:
     def encode(self, lines: Sequence[str], is_target: bool = False) -> list[np.ndarray]:
         """Subwords of each line, int32 [length], EOS included, cut to the limit; [] if blank.
 
-        The blank sources of a language model have EOS.
+        The blank sources of a language model have EOS. Of a recording or a picture it is float32
+        [length, features], without EOS.
 
         Raises:
           DataError: a line is not text: it has half of a surrogate pair; or a source line has
@@ -143,6 +151,10 @@ class LineTranslator:
             )
         if is_target:
             encoded = self.vocabulary.target.encode_lines(lines)
+        elif self.read is not None:
+            files = self.read(lines)
+            self.cut += sum(len(numbers) > self.longest for numbers in files)
+            return [numbers[: self.longest] for numbers in files]
         else:
             lines = [self.with_target(line) for line in lines]
             encoded = encode_sources(self.vocabulary, lines, self.translator.model.sources)
@@ -182,10 +194,11 @@ class LineTranslator:
         if cut := sum(processes.gather(self.cut)):
             by_search = self.longest == self.translator.decode.max_length
             log.warning(
-                "%d lines have more than %s=%d subwords (EOS included) and were cut there",
+                "%d lines have more than %s=%d %s and were cut there",
                 cut,
                 "decode.max_length" if by_search else "model.max_positions",
                 self.longest,
+                "subwords (EOS included)" if self.read is None else "source positions",
             )
 
 

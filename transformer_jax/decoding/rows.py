@@ -36,8 +36,7 @@ from transformer_jax.model.axes import BATCH, names_of, unboxed
 from transformer_jax.model.ensemble import Predictor
 from transformer_jax.model.interfaces import Cache, Memory, Now, Params, SearchSizes, Stepped
 from transformer_jax.parallel.mesh import shardings
-from transformer_jax.text.batches import Packed, padded_sentences
-from transformer_jax.text.sources import positions_of
+from transformer_jax.text.batches import one_a_row, padded_sentences
 
 # Sentences enter when one row in this many is free. A larger number makes the encoder's batches
 # small; a smaller number leaves rows idle.
@@ -68,6 +67,7 @@ class SearchShape(NamedTuple):
     rows: int
     together: int  # rows that sentences enter at once
     src_length: int
+    features: int  # numbers at each source position; 0: subwords
     beam_size: int
     n_best: int
     size: int  # subwords of the longest possible translation
@@ -94,7 +94,8 @@ class Rows(NamedTuple):
 class Queue(NamedTuple):
     """Sentences that wait for a row; entries after the last one are ignored."""
 
-    ids_QM: Array  # int32, each ending in EOS
+    # int32 `[Q, M]`, subwords that end in EOS, or with model.features float32 `[Q, M, features]`
+    sources_Q: Array
     lengths_Q: Array  # int32, subwords, EOS included
     sentence_Q: Array  # int32, the host's numbers of the sentences; NOBODY: no sentence
     sample_seed_Q: Array  # uint32, of a sentence's samples
@@ -161,13 +162,13 @@ def make_queue(
       seed: of samples.
     """
     waiting = [sentences[number] for number in numbers]
-    ids_QM, lengths_Q = padded_sentences(waiting, shape.queue, shape.src_length)
+    sources_Q, lengths_Q = padded_sentences(waiting, shape.queue, shape.src_length, shape.features)
     sentence_Q = np.full(shape.queue, NOBODY, np.int32)
     sentence_Q[: len(numbers)] = numbers
     sample_seed_Q = np.zeros(shape.queue, np.uint32)
     if shape.sampling is not None:
         sample_seed_Q[: len(numbers)] = [sentence_seed(ids, seed) for ids in waiting]
-    arrays: Any = (ids_QM, lengths_Q, sentence_Q, sample_seed_Q, np.int32(len(numbers)))
+    arrays: Any = (sources_Q, lengths_Q, sentence_Q, sample_seed_Q, np.int32(len(numbers)))
     return Queue(*arrays)
 
 
@@ -271,7 +272,7 @@ def _enter(
 
     search = loop.rows.search
     lengths_F = next_ones(queue.lengths_Q)
-    memory = _remember(model, params, next_ones(queue.ids_QM), lengths_F)
+    memory = _remember(model, params, next_ones(queue.sources_Q), lengths_F)
 
     def write(kept_B: Array, new_F: Array) -> Array:
         return replaced(kept_B, rows_F, new_F)
@@ -290,10 +291,10 @@ def _enter(
     return loop._replace(rows=rows, taken=loop.taken + shape.together)
 
 
-def _remember(model: Predictor, params: Params, ids_FM: Array, lengths_F: Array) -> Memory:
+def _remember(model: Predictor, params: Params, sources_F: Array, lengths_F: Array) -> Memory:
     """Encodes source sentences; returns what search keeps of them."""
-    segments_FM = (jnp.arange(ids_FM.shape[1]) < lengths_F[:, None]).astype(jnp.int32)
-    source = Packed(ids_FM, segments_FM, positions_of(ids_FM, jnp, jax.lax.cummax))
+    segments_FM = (jnp.arange(sources_F.shape[1]) < lengths_F[:, None]).astype(jnp.int32)
+    source = one_a_row(sources_F, segments_FM, jnp, jax.lax.cummax)
     variables = {"params": params}
     encoded = model.apply(variables, source, method="encode")
     memory: Any = model.apply(variables, encoded, source, method="remember")

@@ -142,8 +142,11 @@ def nucleus_threshold(probs: Array, top_p: float | Array) -> Array:
 
 
 def sentence_seed(ids: np.ndarray, seed: int) -> int:
-    """A random number below 2^32 for a sentence's subwords `[length]` and a seed below 2^32."""
-    words = ids.astype("<i4").tobytes()
+    """A random number below 2^32 for a sentence and a seed below 2^32.
+
+    The sentence is its subwords `[length]`, or numbers `[length, features]`.
+    """
+    words = ids.astype("<i4" if ids.ndim == 1 else "<f4").tobytes()
     return int.from_bytes(hashlib.blake2b(words, digest_size=4, key=seed.to_bytes(4)).digest())
 
 

@@ -4,6 +4,7 @@ Dimension key
   N layers   H heads   L attending subwords   M subwords attended to
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -65,6 +66,7 @@ def pair_attention(
     vocabulary: Vocabulary,
     src_ids: np.ndarray,
     tgt_ids: np.ndarray,
+    places: Sequence[str] | None = None,
 ) -> dict[str, Attention]:
     """Weights of every kind, layer and head while the model is given a translation.
 
@@ -72,8 +74,10 @@ def pair_attention(
       model: a model with layers of attention.
       params: its parameters.
       vocabulary: gives the subwords' names.
-      src_ids: subwords of the source, EOS included, int32 `[src_len]`.
+      src_ids: subwords of the source, EOS included, int32 `[src_len]`; of a recording or a picture
+        its numbers, float32 `[src_len, features]`.
       tgt_ids: subwords of the translation, EOS included, int32 `[tgt_len]`.
+      places: what the positions of a recording or a picture are called.
 
     Returns:
       By those names of KINDS that the model has: encoder `[layers, heads, src_len, src_len]`, cross
@@ -92,7 +96,7 @@ def pair_attention(
     inputs = [BOS, *tgt_ids[:-1]]
     sides = (packed_sentences([x], 1, padded_length(len(x), model)) for x in (src_ids, inputs))
     found = _attention_maps(model, params, *sides)
-    source = vocabulary.pieces(src_ids)
+    source = vocabulary.pieces(src_ids) if places is None else list(places)
     target, before = map(vocabulary.target.pieces, (tgt_ids, np.array(inputs)))
     pieces = {"encoder": (source, source), "decoder": (target, before), "cross": (target, source)}
 

@@ -27,7 +27,7 @@ then tokenized by tokenizer.perl.
 import json
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sacrebleu
 import sacremoses
@@ -36,6 +36,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacremoses.corpus import NonbreakingPrefixes
 
 from transformer_jax.errors import DataError
+from transformer_jax.evaluation.word_errors import ErrorRate, character_errors, word_errors
 from transformer_jax.text.lines import is_text
 
 # sacreBLEU's tokens of languages that are written without spaces. Its own for Japanese needs a
@@ -67,6 +68,9 @@ class Scores(NamedTuple):
     lowercased_bleu_signature: str | None
     chrf: float  # chrF2 (Popović 2015), 0 to 100
     chrf_signature: str
+    # Of recordings and pictures that are read (word_errors.py); None: of text.
+    wer: ErrorRate | None = None
+    cer: ErrorRate | None = None
 
 
 def score(
@@ -75,6 +79,7 @@ def score(
     src: str,
     tgt: str,
     others: Sequence[Sequence[str]] = (),
+    is_read: bool = False,
 ) -> Scores:
     """Scores translations against one reference each, or against several.
 
@@ -84,6 +89,7 @@ def score(
       src: language code of the source, such as "en"; used only in `direction`.
       tgt: language code of the target; chooses the steps of paper BLEU.
       others: further sets of references. An n-gram counts if it is in any of a line's references.
+      is_read: whether to count word and character errors too, against `references` alone.
 
     Raises:
       DataError: the counts differ, there is nothing to score, or a reference is not text.
@@ -123,6 +129,8 @@ def score(
         lowercased_bleu_signature=lowercased_signature,
         chrf=chrf.score,
         chrf_signature=str(chrf_metric.get_signature()),
+        wer=word_errors(hypotheses, references) if is_read else None,
+        cer=character_errors(hypotheses, references) if is_read else None,
     )
 
 
@@ -134,16 +142,34 @@ def format_scores(scores: Scores) -> str:
         ("lowercased", scores.lowercased_bleu, scores.lowercased_bleu_signature),
         ("chrF2", scores.chrf, scores.chrf_signature),
     )
+    errors = (
+        (
+            name,
+            100 * found.rate,
+            f"%, 95 % interval {100 * found.low:.2f} to {100 * found.high:.2f}",
+        )
+        for name, found in (("WER", scores.wer), ("CER", scores.cer))
+        if found is not None
+    )
     return "\n".join(
         f"{name:<10} {value:6.2f}  {scores.direction}  {signature}"
-        for name, value, signature in rows
+        for name, value, signature in (*rows, *errors)
         if value is not None
     )
 
 
 def to_json(scores: Scores) -> str:
     """The scores as one JSON object, keys as in `Scores`."""
-    return json.dumps(scores._asdict(), ensure_ascii=False, indent=2)
+    return json.dumps(as_dict(scores), ensure_ascii=False, indent=2)
+
+
+def as_dict(scores: Scores) -> dict[str, Any]:
+    """The scores by their names; error rates have rate, low and high; text has none."""
+    found = scores._asdict()
+    for name in ("wer", "cer"):
+        errors = found.pop(name)
+        found |= {name: errors._asdict()} if errors else {}
+    return found
 
 
 def paper_tokens(lines: Sequence[str], language: str) -> list[str]:

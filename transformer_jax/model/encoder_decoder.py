@@ -47,7 +47,12 @@ from transformer_jax.model.outputs.cross_entropy import LossSettings
 from transformer_jax.model.outputs.objectives import objective_of
 from transformer_jax.model.outputs.softmax_output import Softmax, with_bias
 from transformer_jax.model.sides.choices import DECODERS, ENCODERS, longest
-from transformer_jax.model.sides.embeddings import VOCABULARY_MULTIPLE, Embedding, padded_vocabulary
+from transformer_jax.model.sides.embeddings import (
+    VOCABULARY_MULTIPLE,
+    Embedding,
+    Projection,
+    padded_vocabulary,
+)
 from transformer_jax.text.batches import Batch, Packed
 from transformer_jax.text.vocabulary import Sizes, both_sides
 
@@ -65,6 +70,8 @@ class EncoderDecoder(nn.Module):
         """Creates the embeddings, the encoder and the decoder, and names their parameters."""
         config, sizes, multiple = self.config, self.sizes, self.vocabulary_multiple
         self.embedding = Embedding(config, sizes.source, multiple)
+        if config.features:
+            self.projection = Projection(config)
         if not config.tie_embeddings:
             self.tgt_embedding = Embedding(config, sizes.target, multiple)
         if not (config.tie_embeddings or config.tie_output):
@@ -104,7 +111,7 @@ class EncoderDecoder(nn.Module):
         vectors = self.source_side.position_vectors(place)
         if self.config.sources > 1:
             vectors += self.source_vectors[source_number(source)]
-        return self.source_side(self.embedding(source.ids, vectors, rows_B), place, rows_B)
+        return self.source_side(self._embed_source(source, vectors, rows_B), place, rows_B)
 
     def decode(
         self,
@@ -141,7 +148,7 @@ class EncoderDecoder(nn.Module):
         asking = stateful(self.config)
         if asking is None or not asking.reads_words:
             return place
-        return place._replace(words=self.embedding(source.ids, 0.0, None))
+        return place._replace(words=self._embed_source(source, 0.0, None))
 
     def align(
         self, encoded_BME: Array, source: Packed, target: Packed, rows_B: Array | None = None
@@ -279,6 +286,11 @@ class EncoderDecoder(nn.Module):
         return self.config.sources if reads_source(self.config) else 0
 
     @property
+    def features(self) -> int:
+        """Numbers at each source position; 0: subwords."""
+        return self.config.features
+
+    @property
     def members(self) -> tuple["EncoderDecoder"]:
         """The models that predict: this one alone; an ensemble has several."""
         return (self,)
@@ -331,6 +343,11 @@ class EncoderDecoder(nn.Module):
         return {name: stack for name, stack in sides.items() if stack is not None}
 
     # Parts -------------------------------------------------------------------------------------
+
+    def _embed_source(self, source: Packed, vectors: Array | float, rows_B: Array | None) -> Array:
+        if self.config.features:
+            return self.projection(source.features, vectors, rows_B)
+        return self.embedding(source.ids, vectors, rows_B)
 
     def _embed_target(self, ids_BL: Array, vectors: Array | float, rows_B: Array | None) -> Array:
         # Linen derives the dropout key from the module's path and the number of its calls, so the

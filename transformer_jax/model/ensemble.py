@@ -93,6 +93,11 @@ class Ensemble(nn.Module):
         return self.members[0].sources
 
     @property
+    def features(self) -> int:
+        """Numbers at each source position; 0: subwords."""
+        return self.members[0].features
+
+    @property
     def watch(self) -> bool:
         """Whether the models return the weights of a watched layer."""
         return self.members[0].watch

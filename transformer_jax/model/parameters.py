@@ -89,10 +89,12 @@ def _boxed_params(model: EncoderDecoder, key: Array) -> Any:
     other_key, *stack_keys = jax.random.split(key, 3) if stacks else (key,)
     ones = jnp.ones((1, 2), jnp.int32)
     side = Packed(ones, ones, ones)  # shapes do not depend on the batch's
+    features = model.config.features
+    source = side._replace(features=jnp.ones((1, 2, features))) if features else side
     without_layers = model.clone(
         config=dataclasses.replace(model.config, num_encoder_layers=0, num_decoder_layers=0)
     )
-    params: Params = without_layers.init(other_key, side, side)["params"]
+    params: Params = without_layers.init(other_key, source, side)["params"]
     for name, stack_key in zip(STACKS, stack_keys, strict=False):
         if name in stacks:
             layer, depth = stacks[name]

@@ -36,7 +36,7 @@ from transformer_jax.tables.records import FILE as RECORDS
 from transformer_jax.tables.report import Output
 from transformer_jax.text.corpora import TextCorpus, open_corpus
 from transformer_jax.text.mixture import plain_corpora
-from transformer_jax.training.data import new_vocabulary
+from transformer_jax.training.vocabulary import new_vocabulary
 
 log = logging.getLogger(__name__)
 PLAN, ARCHIVE, RESULTS = "plan.json", "part", "results.tgz"

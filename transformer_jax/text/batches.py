@@ -25,7 +25,7 @@ from transformer_jax.text.encoded import EncodedPairs
 from transformer_jax.text.links import link_bits
 from transformer_jax.text.packing import RowPlan, random_order
 from transformer_jax.text.sources import positions_of
-from transformer_jax.text.vocabulary import EOS
+from transformer_jax.text.vocabulary import EOS, UNK
 
 if TYPE_CHECKING:
     import grain
@@ -46,6 +46,13 @@ class Packed(NamedTuple):
     ids: Ints  # each sentence ending in EOS; padding: PAD
     segments: Ints  # number of the sentence pair in its row, from 1; padding: 0
     positions: Ints  # in the sentence, from 0; padding: any number
+    # float32 [R, M, features]: what a recording or a picture has there in place of subwords
+    # (features.py), and then all ids are UNK; None: text
+    features: Any = None
+
+    def map(self, function: Callable[[Any], Any]) -> "Packed":
+        """The side with `function` applied to each array."""
+        return Packed(*(None if x is None else function(x) for x in self))
 
 
 class Batch(NamedTuple):
@@ -57,8 +64,8 @@ class Batch(NamedTuple):
 
     def map(self, function: Callable[[Any], Any]) -> "Batch":
         """The batch with `function` applied to each array."""
-        src, tgt = (Packed(*map(function, side)) for side in (self.src, self.tgt))
-        return Batch(src, tgt, None if self.links is None else function(self.links))
+        links = None if self.links is None else function(self.links)
+        return Batch(self.src.map(function), self.tgt.map(function), links)
 
     def swapped(self) -> "Batch":
         """The batch for the other direction of translation. Raises ValueError if it has links."""
@@ -144,6 +151,7 @@ class TrainSource:
     rows: int  # rows in a whole batch, over all processes
     seed: int  # of the order of rows in each epoch
     own_rows: np.ndarray | None = None  # rows that this process needs, int [own]; None: all
+    masks: Callable[[Packed, np.ndarray], Packed] | None = None  # `speech.Masks`
 
     def __len__(self) -> int:
         return ENDLESS
@@ -151,7 +159,10 @@ class TrainSource:
     def __getitem__(self, number: int) -> Batch:
         own_rows = np.arange(self.rows) if self.own_rows is None else self.own_rows
         stream = int(number) * self.rows + own_rows
-        return packed_batch(self.encoded, self.plan, self._planned_rows(stream))
+        batch = packed_batch(self.encoded, self.plan, self._planned_rows(stream))
+        if self.masks is None:
+            return batch
+        return batch._replace(src=self.masks(batch.src, stream))
 
     def _planned_rows(self, stream: np.ndarray) -> np.ndarray:
         """Converts row numbers of the endless stream [own] to row numbers of the plan [own]."""
@@ -245,23 +256,46 @@ def translation_buckets(
 
 
 def padded_sentences(
-    sentences: Sequence[Sequence[int] | np.ndarray], rows: int, length: int
+    sentences: Sequence[Sequence[int] | np.ndarray], rows: int, length: int, features: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """One sentence per row: ids, int32 [rows, length], and lengths [rows], 0 for an empty row."""
-    ids = np.zeros((rows, length), np.int32)
+    """One sentence per row: ids, int32 [rows, length], and lengths [rows], 0 for an empty row.
+
+    With `features` it is a row of numbers at each position: float32 [rows, length, features].
+    """
+    shape = (rows, length, features) if features else (rows, length)
+    values = np.zeros(shape, np.float32 if features else np.int32)
     real = np.zeros(rows, np.int32)
     for row, sentence in enumerate(sentences):
         real[row] = len(sentence)
-        ids[row, : real[row]] = sentence
-    return ids, real
+        values[row, : real[row]] = sentence
+    return values, real
 
 
 def packed_sentences(
     sentences: Sequence[Sequence[int] | np.ndarray], rows: int, length: int
 ) -> Packed:
     """One pair's side per row, with segments and positions: int32 [rows, length] each."""
-    ids, real = padded_sentences(sentences, rows, length)
-    return Packed(ids, (np.arange(length) < real[:, None]).astype(np.int32), positions_of(ids))
+    shape = np.shape(sentences[0]) if sentences else ()
+    features = shape[1] if len(shape) > 1 else 0
+    values, real = padded_sentences(sentences, rows, length, features)
+    return one_a_row(values, (np.arange(length) < real[:, None]).astype(np.int32))
+
+
+def one_a_row(
+    values: Any, segments: Any, array: Any = np, cummax: Any = np.maximum.accumulate
+) -> Packed:
+    """One pair's side per row, with its positions.
+
+    Args:
+      values: ids, int32 [rows, length], or numbers, float32 [rows, length, features].
+      segments: int32 [rows, length]: 1, and 0 in the padding.
+      array: numpy, or jax.numpy in a compiled program.
+      cummax: the cumulative maximum along axis 1, there jax.lax.cummax.
+    """
+    if values.ndim == 2:
+        return Packed(values, segments, positions_of(values, array, cummax))
+    positions = array.broadcast_to(array.arange(values.shape[1], dtype=np.int32), segments.shape)
+    return Packed(array.full_like(segments, UNK), segments, positions, values)
 
 
 def _lay_out(
@@ -280,16 +314,22 @@ def _lay_out(
     in_side = np.arange(lengths.sum()) - np.repeat(before, lengths)
     flat_positions = np.repeat(rows * shape[1] + in_row, lengths) + in_side
     tokens = ids[np.repeat(begins, lengths) + in_side]
+    segments = np.repeat(slots + 1, lengths)
+
+    def laid_out(values: np.ndarray, dtype: type = np.int32) -> np.ndarray:
+        flat = np.zeros((shape[0] * shape[1], *values.shape[1:]), dtype)
+        flat[flat_positions] = values
+        return flat.reshape(*shape, *values.shape[1:])
+
+    if tokens.ndim > 1:
+        unknown = np.full_like(segments, UNK)
+        sides = laid_out(unknown), laid_out(segments), laid_out(in_side)
+        return Packed(*sides, laid_out(tokens, np.float32)), in_row
     # Each sentence ends in EOS. A side is one sentence; a source may be several (sources.py).
     ends = np.flatnonzero(tokens == EOS) + 1
     of_sentences = np.diff(ends, prepend=0)
     positions = np.arange(len(tokens)) - np.repeat(ends - of_sentences, of_sentences)
-    laid_out = []
-    for values in (tokens, np.repeat(slots + 1, lengths), positions):
-        flat = np.zeros(shape[0] * shape[1], np.int32)
-        flat[flat_positions] = values
-        laid_out.append(flat.reshape(shape))
-    return Packed(*laid_out), in_row
+    return Packed(*map(laid_out, (tokens, segments, positions))), in_row
 
 
 @functools.lru_cache(maxsize=4)

@@ -14,6 +14,7 @@ from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.text.built_in_corpus import BuiltInCorpus
 from transformer_jax.text.by_position import ByPosition
 from transformer_jax.text.documents import InDocuments, starts_by_blanks, starts_by_name
+from transformer_jax.text.features import FeatureReader
 from transformer_jax.text.folder_corpus import AlignedWords, FolderCorpus, Pair
 from transformer_jax.text.lines import TextLines, file_digest
 from transformer_jax.text.mixture import MixedCorpus
@@ -124,8 +125,13 @@ class TextCorpus(FolderCorpus):
         return [AlignedLines(TextLines(self._links_file(stem)), pairs)]
 
     def digests(self, stem: str) -> Iterator[bytes]:
-        """The SHA-256 sums of the files' decompressed bytes, with data.context of the documents."""
-        yield from map(file_digest, self.files(stem))
+        """The SHA-256 sums of the files' decompressed bytes, and of files that they name.
+
+        Lines name recordings, pictures (data.src_kind) and documents (data.context).
+        """
+        yield from map(file_digest, files := self.files(stem))
+        if self.data.src_kind != "text":
+            yield from FeatureReader(self.data, self.folder).digests(TextLines(files[0]))
         if self.data.context:
             yield self.data.context.to_bytes(1)
             if (names := self._documents_file(stem)) is not None:

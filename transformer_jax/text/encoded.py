@@ -14,10 +14,10 @@ import shutil
 import tempfile
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeGuard
+from typing import BinaryIO, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -31,7 +31,13 @@ logger = logging.getLogger(__name__)
 FORMAT = 2  # version of the cache format; part of the name of an entry
 ARRAYS = ("src_ids", "src_offsets", "tgt_ids", "tgt_offsets")
 CHUNK_PAIRS = 20_000  # pairs encoded at a time: bounds the memory and keeps the threads busy
+CHUNK_FILES = 500  # the same for recordings and pictures
 CHECK_BYTES = 1 << 24
+
+
+Side = tuple[np.ndarray, np.ndarray]  # ids or numbers [tokens, ...], and lengths [lines]
+# (lines, the first one's number) -> what the files have that they name, float32 [length, features]
+Reader = Callable[[Sequence[str], int], list[np.ndarray]]
 
 
 class Segmentations(NamedTuple):
@@ -60,10 +66,10 @@ class EncodedPairs:
     """Sentence pairs as subword ids, each sentence ending in EOS.
 
     Source sentence i is src_ids[src_offsets[i] : src_offsets[i + 1]]; the target arrays have the
-    same form.
+    same form. Recordings and pictures have numbers in place of ids, and no EOS (features.py).
     """
 
-    src_ids: np.ndarray  # uint16 or int32 [src_tokens]
+    src_ids: np.ndarray  # uint16 or int32 [src_tokens], or float16 [src_tokens, features]
     src_offsets: np.ndarray  # int64 [pairs + 1]
     tgt_ids: np.ndarray  # uint16 or int32 [tgt_tokens]
     tgt_offsets: np.ndarray  # int64 [pairs + 1]
@@ -81,7 +87,7 @@ class EncodedPairs:
         return EncodedPairs, (*arrays, None, self.links)
 
     def src(self, i: int) -> np.ndarray:
-        """Source sentence i, EOS included: int32 [length]."""
+        """Source sentence i, EOS included: int32 [length], or float32 [length, features]."""
         return _sentence(self.src_ids, self.src_offsets, i)
 
     def tgt(self, i: int) -> np.ndarray:
@@ -108,6 +114,7 @@ def encode_corpus(
     key: str,
     segmentations: Segmentations | None = None,
     sources: int = 1,
+    read: Reader | None = None,
 ) -> EncodedPairs:
     """Encodes a split once; later calls, in any process, map the cached arrays.
 
@@ -121,9 +128,11 @@ def encode_corpus(
       key: the fingerprint of the pairs' content.
       segmentations: random segmentations of each pair; None: the usual one.
       sources: source sentences of each pair, which are in its source line with tabs between them.
+      read: reads the files that source lines name (features.py); None: they are text.
 
     Raises:
-      DataError: the cache folder cannot be written, or a source line has not that many sentences.
+      DataError: the cache folder cannot be written, a source line has not that many sentences, or
+        its file cannot be read.
     """
     root = Path(cache_dir) if cache_dir is not None else cache_folder()
     content = f"{FORMAT}\n{key}\n{vocabulary.digest}"
@@ -140,7 +149,8 @@ def encode_corpus(
         logger.warning("%s is damaged; writing it again", path)
     try:
         root.mkdir(parents=True, exist_ok=True)
-        folder = _make_entry(path, pairs, vocabulary, sources, segmentations)
+        chunks = _encoded_chunks(pairs, vocabulary, sources, segmentations, read)
+        folder = _make_entry(path, chunks)
         if entry is not None and entry.folder != folder:
             shutil.rmtree(entry.folder, ignore_errors=True)
         return _map_arrays(folder)
@@ -156,12 +166,7 @@ def _sentence(ids: np.ndarray, offsets: np.ndarray, i: int) -> np.ndarray:
     if not -count <= i < count:
         raise IndexError(f"pair {i} of {count}")
     i %= count
-    return np.asarray(ids[offsets[i] : offsets[i + 1]], np.int32)
-
-
-def _empty_ids(vocabulary: Vocabulary) -> np.ndarray:
-    """An empty array of the smallest type, uint16 or int32, that fits the ids of both sides."""
-    return np.empty(0, np.uint16 if max(vocabulary.sizes) <= 1 << 16 else np.int32)
+    return np.asarray(ids[offsets[i] : offsets[i + 1]], np.int32 if ids.ndim == 1 else np.float32)
 
 
 def _offsets(lengths: list[np.ndarray]) -> np.ndarray:
@@ -173,35 +178,34 @@ def _encoded_chunks(
     vocabulary: Vocabulary,
     sources: int = 1,
     segmentations: Segmentations | None = None,
-) -> Iterator[tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]]:
-    """Yields (ids, lengths) of the source and of the target, one chunk at a time."""
-    dtype = _empty_ids(vocabulary).dtype
+    read: Reader | None = None,
+) -> Iterator[tuple[Side, Side]]:
+    """Yields both sides of one chunk of pairs after the other."""
+    # The smallest type that fits the ids of both sides.
+    dtype = np.dtype(np.uint16 if max(vocabulary.sizes) <= 1 << 16 else np.int32)
+    size = CHUNK_PAIRS if read is None else CHUNK_FILES
     for turn in range(segmentations.number if segmentations else 1):
-        for start in range(0, len(pairs), CHUNK_PAIRS):
-            chunk = pairs[start : start + CHUNK_PAIRS]
-            src, tgt = (
-                _encoded_side(
-                    [pair[side] for pair in chunk],
-                    (vocabulary, vocabulary.target)[side],
-                    (sources, 1)[side],
-                    dtype,
-                    segmentations and segmentations.dropout(turn, start, side),
-                )
-                for side in (0, 1)
+        for start in range(0, len(pairs), size):
+            chunk = pairs[start : start + size]
+            src, tgt = ([pair[side] for pair in chunk] for side in (0, 1))
+            drawn = [segmentations and segmentations.dropout(turn, start, side) for side in (0, 1)]
+            yield (
+                _flat(encode_sources(vocabulary, src, sources, drawn[0]), dtype)
+                if read is None
+                else _joined(read(src, start)),
+                _flat(encode_sources(vocabulary.target, tgt, 1, drawn[1]), dtype),
             )
-            yield src, tgt
 
 
-def _encoded_side(
-    lines: list[str],
-    vocabulary: Vocabulary,
-    sentences: int,
-    dtype: np.dtype,
-    dropout: MergeDropout | None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Flat ids [tokens], in which each line ends in EOS, and lengths [lines]."""
-    encoded = encode_sources(vocabulary, lines, sentences, dropout)
-    lengths = np.fromiter(map(len, encoded), np.int64, len(lines)) + 1
+def _joined(files: Sequence[np.ndarray]) -> Side:
+    """The numbers of files as one array."""
+    lengths = np.fromiter(map(len, files), np.int64, len(files))
+    return np.concatenate(files, dtype=np.float16, casting="same_kind"), lengths
+
+
+def _flat(encoded: Sequence[np.ndarray], dtype: np.dtype) -> Side:
+    """The subwords of lines as one array, in which each line ends in EOS."""
+    lengths = np.fromiter(map(len, encoded), np.int64, len(encoded)) + 1
     ids = np.full(lengths.sum(), EOS, dtype)
     is_piece = np.ones(len(ids), bool)
     is_piece[np.cumsum(lengths) - 1] = False
@@ -209,19 +213,12 @@ def _encoded_side(
     return ids, lengths
 
 
-def _make_entry(
-    path: Path,
-    pairs: Sequence[tuple[str, str]],
-    vocabulary: Vocabulary,
-    sources: int,
-    segmentations: Segmentations | None,
-) -> Path:
+def _make_entry(path: Path, chunks: Iterable[tuple[Side, Side]]) -> Path:
     """Encodes into a private folder and then publishes it; returns the entry's folder."""
     folder = Path(tempfile.mkdtemp(prefix=f"{path.stem}.", dir=path.parent))
     try:
         os.chmod(folder, 0o755)  # mkdtemp's 0o700 would lock out other users
-        chunks = _encoded_chunks(pairs, vocabulary, sources, segmentations)
-        _write_arrays(folder, chunks, vocabulary)
+        _write_arrays(folder, chunks)
         if _is_sound(earlier := _read_entry(path)):  # another process was faster
             shutil.rmtree(folder, ignore_errors=True)
             return earlier.folder
@@ -234,22 +231,23 @@ def _make_entry(
     return folder
 
 
-def _write_arrays(folder: Path, chunks: Iterable[Any], vocabulary: Vocabulary) -> None:
+def _write_arrays(folder: Path, chunks: Iterable[tuple[Side, Side]]) -> None:
     """Writes the chunks' arrays, one after the other."""
     started = time.monotonic()
-    dtype = _empty_ids(vocabulary).dtype
     lengths: tuple[list, list] = ([], [])
+    like = [np.empty(0, np.uint16)] * 2  # what an empty split has
     with open(folder / "src_ids.npy", "wb") as src, open(folder / "tgt_ids.npy", "wb") as tgt:
         files = (src, tgt)
-        for file in files:
-            _write_npy_header(file, dtype, 0)
         for chunk in chunks:
-            for side in (0, 1):
-                files[side].write(chunk[side][0].tobytes())
-                lengths[side].append(chunk[side][1])
+            for side, (values, of_lines) in enumerate(chunk):
+                if not lengths[side]:
+                    like[side] = values[:0]
+                    _write_npy_header(files[side], like[side], 0)
+                files[side].write(values.tobytes())
+                lengths[side].append(of_lines)
         offsets = (_offsets(lengths[0]), _offsets(lengths[1]))
         for side in (0, 1):
-            _write_npy_header(files[side], dtype, int(offsets[side][-1]))
+            _write_npy_header(files[side], like[side], int(offsets[side][-1]))
     np.save(folder / "src_offsets.npy", offsets[0])
     np.save(folder / "tgt_offsets.npy", offsets[1])
     tokens = int(offsets[0][-1] + offsets[1][-1])
@@ -258,11 +256,11 @@ def _write_arrays(folder: Path, chunks: Iterable[Any], vocabulary: Vocabulary) -
     logger.info("encoded %d pairs, %d subwords, in %.1f s", pairs, tokens, seconds)
 
 
-def _write_npy_header(file: BinaryIO, dtype: np.dtype, count: int) -> None:
+def _write_npy_header(file: BinaryIO, like: np.ndarray, count: int) -> None:
     """Writes an .npy header; NumPy pads it, so the true count can later overwrite the first one."""
     file.seek(0)
-    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False}
-    np.lib.format.write_array_header_1_0(file, header | {"shape": (count,)})
+    header = {"descr": np.lib.format.dtype_to_descr(like.dtype), "fortran_order": False}
+    np.lib.format.write_array_header_1_0(file, header | {"shape": (count, *like.shape[1:])})
 
 
 def _measure(path: Path) -> dict[str, int]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import sentencepiece
 
-from transformer_jax.config.data import VocabularyConfig
 from transformer_jax.config.schema import KEYS
+from transformer_jax.config.vocabulary import VocabularyConfig
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.text.bundle import Bundle, packed
 from transformer_jax.text.vocabulary import (

@@ -101,7 +101,8 @@ def training_flops(
     # With rows and a key, as in training: without them, hard attention has no gradient.
     rows_B = jax.ShapeDtypeStruct((1,), jnp.int32)
     key = jax.eval_shape(jax.random.key, 0)
-    batch = BatchShape(1, src_length, tgt_length, has_links=True).abstract()
+    features = model.features
+    batch = BatchShape(1, src_length, tgt_length, has_links=True, features=features).abstract()
     params = parameters.abstract_params(unpadded)
     return product_flops(jax.value_and_grad(objective), params, batch, rows_B, key)
 

@@ -1,27 +1,19 @@
 """Prepares what training reads: vocabulary, encoded splits and the plan of packed rows."""
 
-import base64
 import dataclasses
 import logging
-import random
 from collections.abc import Generator, Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import sentencepiece
 
-from transformer_jax.config.changes import immutable_differences
-from transformer_jax.config.checks import apart_problems
 from transformer_jax.config.data import code
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.config.schema import KEYS, Config
+from transformer_jax.config.schema import Config
 from transformer_jax.config.train import TrainConfig
-from transformer_jax.errors import ConfigError, DataError, RunError
-from transformer_jax.files import kept
+from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.model.sides.choices import longest as longest_of
 from transformer_jax.parallel import processes
-from transformer_jax.runs.checkpoints import committed_steps
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.batches import (
     Batch,
@@ -32,15 +24,16 @@ from transformer_jax.text.batches import (
 )
 from transformer_jax.text.corpora import Corpus, open_corpus
 from transformer_jax.text.encoded import EncodedPairs, Segmentations, encode_corpus
+from transformer_jax.text.features import FeatureReader
 from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.text.links import encode_links
 from transformer_jax.text.mixture import Mixed
 from transformer_jax.text.packing import RowPlan, plan_rows, select_pairs, source_row_length
-from transformer_jax.text.sources import TAB
-from transformer_jax.text.vocabulary import Vocabulary, load_vocabulary, made_of, split_codes
-from transformer_jax.text.vocabulary_training import train_vocabularies, train_vocabulary
+from transformer_jax.text.speech import Masks
+from transformer_jax.text.vocabulary import Vocabulary
 from transformer_jax.training import text_checks
 from transformer_jax.training.program import BatchShape
+from transformer_jax.training.vocabulary import run_vocabulary
 
 log = logging.getLogger(__name__)
 SKIPPED_SHARE = 0.01  # a warning, if this share of the pairs is skipped
@@ -63,6 +56,7 @@ class TrainingData(NamedTuple):
     shape: BatchShape  # a training batch's
     valid_shape: BatchShape  # a validation batch's, with rows for every pair
     seed: int  # decides the order of each epoch's rows
+    masks: Masks | None = None  # what training hides of recordings
 
     @property
     def steps_per_epoch(self) -> float:
@@ -79,7 +73,9 @@ class TrainingData(NamedTuple):
           start_batch: number of the first batch, from 0.
           num_workers: number of processes that make batches; 0: a thread of this process.
         """
-        source = TrainSource(self.train, self.plan, self.shape.rows, self.seed, own_rows)
+        source = TrainSource(
+            self.train, self.plan, self.shape.rows, self.seed, own_rows, self.masks
+        )
         return train_batches(source, start_batch, num_workers)
 
     def of_other_direction(self, config: Config) -> "TrainingData":
@@ -119,8 +115,9 @@ class TrainingData(NamedTuple):
         for first in range(0, len(plan), rows):
             batch = packed_batch(self.valid, plan, np.arange(first, min(first + rows, len(plan))))
             missing = rows - len(batch.src.ids)
-            padding = ((0, missing), (0, 0))
-            yield batch.map(lambda x: np.pad(x, padding)[own_rows])  # noqa: B023
+            yield batch.map(
+                lambda x: np.pad(x, ((0, missing), *[(0, 0)] * (x.ndim - 1)))[own_rows]  # noqa: B023
+            )
 
 
 def nominal_shape(config: Config) -> BatchShape:
@@ -129,7 +126,9 @@ def nominal_shape(config: Config) -> BatchShape:
     rows = rows_per_batch(
         train.tokens_per_batch, train.row_length, NOMINAL_FILL, train.rows_multiple
     )
-    return BatchShape(rows, train.row_length, train.row_length, config.data.alignments)
+    return BatchShape(
+        rows, train.row_length, train.row_length, config.data.alignments, config.model.features
+    )
 
 
 def load_data(config: Config, run: RunFolder) -> TrainingData:
@@ -150,7 +149,7 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
             "how well the model translates what it has not seen."
         )
     run.check_corpus(fingerprint, of_valid)
-    vocabulary = _vocabulary(config, run, corpus, fingerprint)
+    vocabulary = run_vocabulary(config, run, corpus, fingerprint)
     vocabulary.check_codes(config.data.codes)
     if config.decode.to is not None:
         vocabulary.check_codes([code(config.decode.to)])
@@ -163,7 +162,8 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
         )
         train = dataclasses.replace(train, links=links)
     valid = _encode(config, valid_pairs, vocabulary, of_valid)
-    text_checks.warn_of_known_pairs(train, valid, vocabulary)
+    if not config.model.features:
+        text_checks.warn_of_known_pairs(train, valid, vocabulary)
     if config.model.sources > 1 and not config.data.context:
         text_checks.warn_of_sources(train, config.data.sources)
     weights = pairs.pair_weights() if isinstance(pairs, Mixed) else None
@@ -183,7 +183,15 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
         shape=shape,
         valid_shape=valid_shape,
         seed=config.seed,
+        masks=_masks(config),
     )
+
+
+def _masks(config: Config) -> Masks | None:
+    data = config.data
+    if not (data.masked_bands or data.masked_frames):
+        return None
+    return Masks(data.masked_bands, data.masked_frames, data.mel_bands, config.seed)
 
 
 def _plan_training(
@@ -226,7 +234,9 @@ def _plan_training(
     if (tokens := rows * row_length * plan.tgt_fill) > 2 * train.tokens_per_batch:
         least = f"the smallest batch: {rows} rows with {tokens:.0f} target tokens"
         log.warning("train.tokens_per_batch=%d is less than %s", train.tokens_per_batch, least)
-    return plan, BatchShape(rows, src_row_length, row_length, pairs.links is not None)
+    features = 0 if pairs.src_ids.ndim == 1 else pairs.src_ids.shape[1]
+    has_links = pairs.links is not None
+    return plan, BatchShape(rows, src_row_length, row_length, has_links, features)
 
 
 def _plan_validation(valid: EncodedPairs, shape: BatchShape) -> tuple[RowPlan, BatchShape]:
@@ -245,7 +255,7 @@ def _plan_validation(valid: EncodedPairs, shape: BatchShape) -> tuple[RowPlan, B
         )
     longest = (-(-int(own[chosen].max()) // LENGTH_MULTIPLE) * LENGTH_MULTIPLE for own in lengths)
     src_length, tgt_length = map(max, shape.lengths, longest)
-    valid_shape = BatchShape(shape.rows, src_length, tgt_length)
+    valid_shape = BatchShape(shape.rows, src_length, tgt_length, features=shape.features)
     plan = plan_rows(*lengths, *valid_shape.lengths, 0, limit)
     if plan.too_long:
         log.warning(
@@ -266,9 +276,10 @@ def _encode(
     segmentations: Segmentations | None = None,
 ) -> EncodedPairs:
     """The first process encodes; the others read the result from the cache."""
-    sources = config.model.sources
+    sources, data = config.model.sources, config.data
+    read = FeatureReader(data, data.path) if config.model.features else None
     encoded = processes.first_goes_ahead(
-        lambda: encode_corpus(pairs, vocabulary, None, fingerprint, segmentations, sources)
+        lambda: encode_corpus(pairs, vocabulary, None, fingerprint, segmentations, sources, read)
     )
     if config.data.src and encoded.src_lengths().max(initial=0) <= 1:
         raise DataError(
@@ -302,97 +313,3 @@ def _check_positions(model: ModelConfig, *shapes: BatchShape) -> None:
             f"of training and validation have up to {longest} positions. Raise it to {longest}, "
             "or lower train.row_length and leave out longer validation pairs."
         )
-
-
-def _vocabulary_of_origin(config: Config, origin: RunFolder) -> Vocabulary:
-    """The vocabulary of `origin`'s weights. Raises RunError if it has none or another model."""
-    differences = [
-        difference
-        for name, difference in immutable_differences(origin.read_config(), config).items()
-        if name.startswith("model.") and KEYS[name].in_weights
-    ]
-    if differences:
-        raise RunError(
-            f"train.init_from={origin.path} is a run of another model: {'; '.join(differences)}."
-        )
-    if not committed_steps(origin.checkpoints):
-        raise RunError(f"train.init_from={origin.path} has no checkpoint yet.")
-    return load_vocabulary(origin.vocabulary_file)
-
-
-def known_vocabulary(config: Config, run: RunFolder) -> Vocabulary | None:
-    """The run's own vocabulary, else that of train.init_from, else vocabulary.path, else None.
-
-    Raises:
-      UserError: the vocabulary cannot be read, or train.init_from is a run of another model.
-    """
-    if run.vocabulary_file.exists():
-        return load_vocabulary(run.vocabulary_file)
-    if config.train.init_from is not None:
-        return _vocabulary_of_origin(config, RunFolder(config.train.init_from))
-    if (path := config.vocabulary.path) is None:
-        return None
-    vocabulary = load_vocabulary(path)
-    if not vocabulary.is_shared:
-        for problem in apart_problems(config.model, f"vocabulary.path={path}"):
-            raise ConfigError(problem)
-    return vocabulary
-
-
-def _vocabulary(config: Config, run: RunFolder, corpus: Corpus, fingerprint: str) -> Vocabulary:
-    """The run's vocabulary, else that of train.init_from, else vocabulary.path, else a new one."""
-    given = config.vocabulary.path
-    if run.vocabulary_file.exists():
-        own = load_vocabulary(run.vocabulary_file)
-        # If the file does not exist, the run was copied to another machine: its own one is enough.
-        if given and not Path(given).exists():
-            log.warning("vocabulary.path=%s is not there: the run's own vocabulary is used", given)
-        elif given and load_vocabulary(given).digest != own.digest:
-            raise RunError(
-                f"{run.path} holds a run with another vocabulary than vocabulary.path={given}. "
-                "Choose another --workdir, or leave that key out."
-            )
-        return own
-    known = known_vocabulary(config, run)
-    return new_vocabulary(config, corpus, fingerprint) if known is None else known
-
-
-def new_vocabulary(config: Config, corpus: Corpus, fingerprint: str) -> Vocabulary:
-    """A vocabulary of the training split, which has this fingerprint.
-
-    It is kept in the cache, since the rows of a table and repeated runs share it.
-    """
-
-    def train_one() -> bytes:
-        """The content of a vocabulary file, trained on the split."""
-        pairs = corpus.split("train")
-        own, seed = config.vocabulary, config.data.seed
-        codes = config.data.codes
-        sides = "a vocabulary of each side" if own.separate else "a vocabulary"
-        log.info("training %s of %d pieces", sides, own.size)
-        if own.separate:
-            return train_vocabularies(lines(pairs, 0), lines(pairs, 1), own, seed, codes).model
-        return train_vocabulary(lines(pairs, 0, 1), own, seed, codes).model
-
-    def lines(pairs: Sequence[Pair], *sides: int) -> Iterator[str]:
-        """The sentences of these sides, as often as an epoch has them, without codes.
-
-        Of a pair's source, several sentences or one (sources.py).
-        """
-        several, codes = len(config.data.sources) > 1, config.data.codes
-        last = 1 if config.data.context else None  # the others come as themselves
-        weights = pairs.pair_weights() if isinstance(pairs, Mixed) else None
-        draw = random.Random(config.data.seed).random
-        for number, pair in enumerate(pairs):
-            times = 1 if weights is None else int(weights[number] + draw())
-            for text in (pair[side] for _ in range(times) for side in sides):
-                text = split_codes(text, codes)[1] if codes else text
-                yield from text.split(TAB)[:last] if several else (text,)
-
-    name = f"{sentencepiece.__version__} {fingerprint} {config.vocabulary} {config.data.seed}"
-    if isinstance(mixed := corpus.split("train"), Mixed):
-        name += f" {config.data.codes} {mixed.weights}"
-    model = processes.first_does(
-        lambda: base64.b64encode(kept("vocabularies", name, train_one)).decode()
-    )
-    return made_of(base64.b64decode(model), "the trained vocabulary")

@@ -44,6 +44,7 @@ class BatchShape(NamedTuple):
     src_length: int  # positions in a row
     tgt_length: int
     has_links: bool = False  # between subwords, with data.alignments
+    features: int = 0  # numbers at each source position; 0: subwords
 
     def swapped(self) -> "BatchShape":
         """The shape for the other direction of translation."""
@@ -60,7 +61,11 @@ class BatchShape(NamedTuple):
         tgt = jax.ShapeDtypeStruct((self.rows, self.tgt_length), jnp.int32)
         bits = (self.rows, self.tgt_length, -(-self.src_length // BITS))
         links = jax.ShapeDtypeStruct(bits, jnp.uint32) if self.has_links else None
-        return Batch(Packed(src, src, src), Packed(tgt, tgt, tgt), links)
+        source = Packed(src, src, src)
+        if self.features:
+            numbers = jax.ShapeDtypeStruct((*src.shape, self.features), jnp.float32)
+            source = source._replace(features=numbers)
+        return Batch(source, Packed(tgt, tgt, tgt), links)
 
 
 class Program(NamedTuple):

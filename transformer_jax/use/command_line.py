@@ -3,12 +3,13 @@
 Nothing heavy is imported here, so that `--help` is fast.
 """
 
+import contextlib
 import errno
 import logging
 import os
 import select
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -308,6 +309,39 @@ def log_handler() -> logging.Handler:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
     return handler
+
+
+@contextlib.contextmanager
+def root_logger_unchanged() -> Iterator[None]:
+    """Afterwards the root logger has its handlers of before: `logging.basicConfig` still works.
+
+    Orbax logs through absl, which calls `logging.basicConfig()` if there is no handler.
+    """
+    root = logging.getLogger()
+    before = list(root.handlers)
+    try:
+        yield
+    finally:
+        root.handlers[:] = before
+
+
+@contextlib.contextmanager
+def shown_log() -> Iterator[None]:
+    """Shows the package's log on standard error for as long, if the program has not set it up."""
+    logger = logging.getLogger("transformer_jax")
+    if logger.level != logging.NOTSET or logger.isEnabledFor(logging.INFO):
+        yield
+        return
+    handler, propagates = log_handler(), logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(logging.NOTSET)
+        logger.propagate = propagates
 
 
 class UnraisableHook(NamedTuple):

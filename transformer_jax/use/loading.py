@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ from transformer_jax.parallel.mesh import decoding_mesh, with_shardings
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.runs.weights import load_params
 from transformer_jax.text.corpora import open_corpus
+from transformer_jax.text.features import FeatureReader
 from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.text.vocabulary import Sizes, Vocabulary, load_vocabulary
 
@@ -61,18 +63,32 @@ class LoadedModel(NamedTuple):
             )
         return self
 
-    def line_translator(self, n_best: int | None = None) -> LineTranslator:
+    def reading_text(self, what: str) -> "LoadedModel":
+        """The same. Raises ConfigError, naming `what` asks, if the source is not text."""
+        if self.translator.model.features:
+            raise ConfigError(
+                f"{what} is for text, and this run reads data.src_kind="
+                f"{self.config.data.src_kind!r}."
+            )
+        return self
+
+    def line_translator(
+        self, n_best: int | None = None, folder: str | Path | None = None
+    ) -> LineTranslator:
         """A new translator of text lines, whose count of cut lines is zero.
 
         Args:
           n_best: hypotheses per sentence; None: as loaded.
+          folder: of the recordings or pictures that lines name (data.src_kind); None: any.
         """
         translator = self.translator
         if n_best is not None:
             check_n_best(n_best, self.config.decode)
             translator = copy.copy(translator)  # shares the parameters
             translator.n_best = n_best
-        return LineTranslator(self.vocabulary, translator, self.config.data.targets)
+        data = self.config.data
+        read = FeatureReader(data, folder) if translator.model.features else None
+        return LineTranslator(self.vocabulary, translator, data.targets, read)
 
 
 def load_model(

@@ -36,12 +36,12 @@ from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.runs.together import restore_newest
 from transformer_jax.runs.weights import load_params
 from transformer_jax.runs.weights_and_biases import check_wandb
+from transformer_jax.text.features import FeatureReader
 from transformer_jax.text.vocabulary import Sizes, both_sides
 from transformer_jax.training.cost import step_flops
 from transformer_jax.training.data import (
     NOMINAL_FILL,
     TrainingData,
-    known_vocabulary,
     load_data,
     nominal_shape,
 )
@@ -50,6 +50,7 @@ from transformer_jax.training.program import BatchShape, Program, check_rows, co
 from transformer_jax.training.state import States, TrainState
 from transformer_jax.training.stopping import StopRequest
 from transformer_jax.training.timing import measure
+from transformer_jax.training.vocabulary import known_vocabulary
 from transformer_jax.use.description import describe
 from transformer_jax.use.limits import check_memory, check_sizes, check_workers
 
@@ -365,7 +366,8 @@ def _make_bleu(
         """The score of these parameters; None if a signal came."""
         own = local(program.replicated(params), axis_names(program.model), mesh)
         translator = Translator(program.model, own, greedy, mesh, banned=banned)
-        lines = LineTranslator(data.vocabulary, translator)
+        read = FeatureReader(config.data, config.data.path) if program.model.features else None
+        lines = LineTranslator(data.vocabulary, translator, read=read)
         hypotheses: list[str] = []
         for start in range(0, len(sources), BLEU_LINES):
             if stop.signal:

@@ -1,7 +1,7 @@
 """Subword embeddings and the decoder's input (Vaswani et al. 2017, section 3.4, figure 1).
 
 Dimension key
-  B batch   L length   D d_model   V vocabulary, padded
+  B batch   L length   D d_model   V vocabulary, padded   M source length   F model.features
 """
 
 from collections.abc import Iterator
@@ -11,8 +11,18 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model.axes import BATCH, FEATURES, REPLICA, VOCABULARY, constrain, named
+from transformer_jax.model.axes import (
+    BATCH,
+    FEATURES,
+    REPLICA,
+    VOCABULARY,
+    Parameter,
+    constrain,
+    declared,
+    named,
+)
 from transformer_jax.model.layers.dropout import Dropout
+from transformer_jax.model.layers.matrix_products import add_bias, product
 from transformer_jax.model.layers.norms import unit
 
 VOCABULARY_MULTIPLE = 128  # for any mesh, so that shapes and initial values never depend on it
@@ -64,6 +74,36 @@ class Embedding(nn.Module):
     def for_output(self) -> Array:
         """The vectors that the decoder's output is multiplied by `[padded vocabulary, d_model]`."""
         return unit(self.table) if self.config.fix_norm else self.table
+
+
+class Projection(nn.Module):
+    """What recordings and pictures have in place of an embedding (Dosovitskiy et al. 2021, eq. 1).
+
+    Numbers of mean 0 and variance 1 get vectors of variance 1, as subwords do.
+    """
+
+    config: ModelConfig
+
+    def setup(self) -> None:
+        sizes = {"features": self.config.features, "d_model": self.config.d_model}
+        self.params = declared(self, PROJECTION, sizes)
+        self.dropout = Dropout(self.config.dropout)
+
+    def __call__(
+        self, features_BMF: Array, position_vectors: Array | float, rows_B: Array | None
+    ) -> Array:
+        """float32 `[batch, length, d_model]`."""
+        x_BMF = features_BMF.astype(self.config.dtype)
+        x_BMD = add_bias(
+            product("BMF,FD->BMD", x_BMF, self.params["kernel"], jnp.float32), self.params["bias"]
+        )
+        return self.dropout(x_BMD + position_vectors, self.dropout.noise_source(rows_B))
+
+
+PROJECTION = {
+    "kernel": Parameter(nn.initializers.lecun_normal(), ("features", "d_model"), 1),
+    "bias": Parameter(nn.initializers.zeros, ("d_model",)),
+}
 
 
 def problems(config: ModelConfig) -> Iterator[str]:

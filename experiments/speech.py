@@ -1,0 +1,280 @@
+"""Spoken digits, written as words: soft, monotonic and chunkwise attention, and hidden frames.
+
+    TRANSFORMER_JAX_DATA=FOLDER python -m experiments.speech --scale=small
+
+The questions: does the model of these pages read speech; does it read a speaker whom it never
+heard; where does its attention look, and does attention that can only move forward (Raffel et al.
+2017; Chiu and Raffel 2018), which was made for speech, do better; does hiding frames and bands help
+(SpecAugment, Park et al. 2019)?
+
+The text is made of the recordings in spoken-digits (Free Spoken Digit Dataset, 8 kHz): 3 to 6
+digits of one speaker, one recording after the other, such as "three one four". Training has 4,000
+of five speakers, of their recordings 5 to 49; the tests are 400 of the same speakers' official test
+recordings, 0 to 4, and 400 of a sixth one, whom training never has. The rows are a model of 2 + 2
+layers, d_model 128, 40 mel bands, positions of 40 ms, 600 updates.
+
+The word error rate is that of the best translation with a beam of 1. Where attention looks is
+measured on the right text of the first 100 test strings: the mean of the heads of the last layer.
+A digit is found if the largest weight where it is written is within its recording. The joins are
+estimated from the same weights: between two digits, the place that leaves most weight of the first
+before it and of the second after it; the table has the median distance to the true join, beside
+that of cutting every string into equal parts.
+
+The rules, written before the runs; all are over seeds, by Student's t, p < 0.05. "It reads speech"
+holds for a row if its word error rate on known speakers is below 5 %, and does not if it is above.
+"A new speaker is harder" holds if the rate of the sixth speaker is more than twice that of the
+others, and does not if it is less. "Attention finds the digits" holds if it finds more than 90 %,
+and does not if fewer. "Better than softmax" holds if its rate is lower than that of the row
+softmax, on the mean of both tests, and does not if it is higher.
+"""
+
+import random
+import statistics
+import sys
+import tarfile
+import wave
+from collections.abc import Sequence
+from os import environ
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from experiments.evidence import Evidence, Found, of_jobs, of_seeds
+from experiments.judging import Column, judged, means
+from experiments.short_demo import SHORT_DEMO
+from transformer_jax.evaluation.attention import Attention
+from transformer_jax.evaluation.word_errors import word_errors
+from transformer_jax.reporting.page import Heading, Part, Table
+from transformer_jax.tables.command import main
+from transformer_jax.tables.experiment import Experiment, Job, Overrides
+
+TEXT = Path("runs", "speech", "text")
+WORDS = "zero one two three four five six seven eight nine".split()
+SPEAKERS = ("george", "jackson", "lucas", "nicolas", "theo")
+UNHEARD = "yweweler"
+RATE = 8_000  # samples a second
+POSITION = 0.040  # seconds
+TEST_RECORDINGS, RECORDINGS = 5, 50  # of each speaker and digit; the tests have the first ones
+SIZES = {"train": 4_000, "valid": 200, "test": 400, "unheard": 400}  # strings
+LOOKED_AT = 100  # strings whose attention is read
+SOFTMAX = "softmax"
+ROWS: dict[str, Overrides] = {
+    SOFTMAX: {},
+    "softmax, hidden frames": {"data.masked_bands": 12, "data.masked_frames": 20},
+    "monotonic": {"model.cross_normalizer": "monotonic"},
+    "chunkwise": {"model.cross_normalizer": "chunkwise"},
+}
+MOST_ERRORS, HARDER, FOUND = 0.05, 2.0, 0.9
+
+
+# Text ----------------------------------------------------------------------------------------
+
+
+class Spoken(NamedTuple):
+    """A string of digits, and the recordings that it is made of."""
+
+    digits: tuple[int, ...]
+    speaker: str
+    recordings: tuple[int, ...]
+
+    @property
+    def text(self) -> str:
+        """The digits as words."""
+        return " ".join(WORDS[digit] for digit in self.digits)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the recordings."""
+        numbered = zip(self.digits, self.recordings, strict=True)
+        return [f"{digit}_{self.speaker}_{number}.wav" for digit, number in numbered]
+
+
+def strings(split: str) -> list[Spoken]:
+    """The strings of a split."""
+    draw = random.Random(split)
+    speakers = (UNHEARD,) if split == "unheard" else SPEAKERS
+    numbers = range(TEST_RECORDINGS)
+    if split in ("train", "valid"):
+        numbers = range(TEST_RECORDINGS, RECORDINGS)
+    found = []
+    for _ in range(SIZES[split]):
+        digits = tuple(draw.randrange(10) for _ in range(draw.randint(3, 6)))
+        recordings = tuple(draw.choice(numbers) for _ in digits)
+        found.append(Spoken(digits, draw.choice(speakers), recordings))
+    return found
+
+
+def samples_of(archive: Path) -> dict[str, np.ndarray]:
+    """The samples of each recording, int16, by its name."""
+    found = {}
+    with tarfile.open(archive) as files:
+        for member in files:
+            file = files.extractfile(member) if member.name.endswith(".wav") else None
+            if file is not None:
+                with wave.open(file) as sound:
+                    samples = np.frombuffer(sound.readframes(sound.getnframes()), "<i2")
+                found[Path(member.name).name] = samples
+    return found
+
+
+def write_text(folder: Path, samples: dict[str, np.ndarray]) -> None:
+    """Writes STEM.wavs, STEM.words, and the recordings that STEM.wavs names."""
+    for stem in SIZES:
+        (folder / stem).mkdir(parents=True, exist_ok=True)
+        names = []
+        for number, one in enumerate(strings(stem)):
+            names.append(f"{stem}/{number}.wav")
+            with wave.open(str(folder / names[-1]), "wb") as sound:
+                sound.setparams((1, 2, RATE, 0, "NONE", ""))
+                sound.writeframes(np.concatenate([samples[name] for name in one.names]).tobytes())
+        lines = {"wavs": names, "words": [one.text for one in strings(stem)]}
+        for suffix, own in lines.items():
+            path = folder / f"{stem}.{suffix}"
+            path.write_text("".join(f"{line}\n" for line in own), encoding="utf-8")
+
+
+def joins_of(folder: Path, samples: dict[str, np.ndarray]) -> list[list[float]]:
+    """Where recordings are joined in each of the first test strings, in seconds, 0 and end too."""
+    return [
+        [0.0, *np.cumsum([len(samples[name]) / RATE for name in one.names])]
+        for one in strings("test")[:LOOKED_AT]
+    ]
+
+
+# Measurement ---------------------------------------------------------------------------------
+
+
+def weights_of_words(cross: Attention) -> np.ndarray:
+    """The weights where each word begins, float32 `[words, source positions]`."""
+    mean_LM = cross.weights_NHLM[-1].mean(0)
+    begins = [piece.startswith("\u2581") for piece in cross.attending]
+    return mean_LM[np.flatnonzero(begins)]
+
+
+def found_digits(weights_WM: np.ndarray, joins: Sequence[float]) -> list[bool]:
+    """Whether each word's largest weight is within its recording."""
+    seconds = (weights_WM.argmax(1) + 0.5) * POSITION
+    return [
+        first <= at < end for at, first, end in zip(seconds, joins[:-1], joins[1:], strict=True)
+    ]
+
+
+def estimated_joins(weights_WM: np.ndarray) -> list[float]:
+    """Where one word's recording ends and the next one's begins, in seconds, by their weights."""
+    found = []
+    for first, second in zip(weights_WM[:-1], weights_WM[1:], strict=True):
+        before = np.cumsum(np.concatenate([[0], first]))
+        after = second.sum() - np.cumsum(np.concatenate([[0], second]))
+        found.append(float((before + after).argmax() * POSITION))
+    return found
+
+
+def speech_of(job: Job) -> Evidence:
+    """Word error rates of both tests, and where attention looks."""
+    from transformer_jax.api import load
+
+    run = load(job.folder)
+    found: Evidence = {}
+    for split in ("test", "unheard"):
+        lines = [str(TEXT / split / f"{n}.wav") for n in range(SIZES[split])]
+        wanted = [one.text for one in strings(split)]
+        found[split] = word_errors(run.translate(lines), wanted).rate
+    samples = samples_of(archive())
+    hits, distances, cut = list[bool](), list[float](), list[float]()
+    for number, joins in enumerate(joins_of(TEXT, samples)):
+        text = strings("test")[number].text
+        cross = run.attention(str(TEXT / "test" / f"{number}.wav"), text).kinds["cross"]
+        weights_WM = weights_of_words(cross)
+        hits += found_digits(weights_WM, joins)
+        inner = joins[1:-1]
+        pairs = zip(estimated_joins(weights_WM), inner, strict=True)
+        distances += [abs(one - other) for one, other in pairs]
+        equal = np.linspace(0, joins[-1], len(joins))[1:-1]
+        cut += [abs(one - other) for one, other in zip(equal, inner, strict=True)]
+    found |= {"finds": statistics.fmean(hits), "joins": statistics.median(distances)}
+    return found | {"equal parts": statistics.median(cut)}
+
+
+def archive() -> Path:
+    """The file of the recordings."""
+    return Path(environ.get("TRANSFORMER_JAX_DATA", "data"), "spoken-digits", "recordings.tar.gz")
+
+
+# Verdicts ------------------------------------------------------------------------------------
+
+CLAIMS = (
+    "it reads speech",
+    "a new speaker is harder",
+    "attention finds the digits",
+    "better than softmax",
+)
+
+
+def verdicts_on(found: Found, row: str) -> list[str]:
+    """The verdicts on a row, in the order of CLAIMS."""
+    own, base = of_seeds(found, row), of_seeds(found, SOFTMAX)
+    gaps = [_mean(own[seed]) - _mean(base[seed]) for seed in own if seed in base]
+    return [
+        judged([x["test"] for x in own.values()], MOST_ERRORS, -1),
+        judged([x["unheard"] - HARDER * x["test"] for x in own.values()], 0, 1),
+        judged([x["finds"] for x in own.values()], FOUND, 1),
+        judged(gaps, 0, -1) if row != SOFTMAX else "",
+    ]
+
+
+def _mean(found: Evidence) -> float:
+    return (found["test"] + found["unheard"]) / 2
+
+
+def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
+    """The verdicts, and what was measured of every row."""
+    found = of_jobs(folder / "evidence.json", jobs, speech_of)
+    columns = [
+        Column("word errors, known speakers, %", lambda x: 100 * x["test"], ".1f"),
+        Column("a new speaker, %", lambda x: 100 * x["unheard"], ".1f"),
+        Column("digits found, %", lambda x: 100 * x["finds"], ".1f"),
+        Column("joins, ms", lambda x: 1_000 * x["joins"], ".0f"),
+        Column("equal parts, ms", lambda x: 1_000 * x["equal parts"], ".0f"),
+    ]
+    return [
+        Heading("Verdicts"),
+        Table(["row", *CLAIMS], [[row, *verdicts_on(found, row)] for row in ROWS]),
+        Heading("Errors, and where attention looks"),
+        means(columns, found, ROWS),
+    ]
+
+
+SMALL = SHORT_DEMO._replace(
+    overrides={
+        **SHORT_DEMO.overrides,
+        "data.source": "files",
+        "data.path": str(TEXT),
+        "data.src": "wavs",
+        "data.tgt": "words",
+        "data.src_kind": "speech",
+        "data.sample_rate": RATE,
+        "data.mel_bands": 40,
+        "data.stacked_frames": 4,
+        "data.pairs": 20_000,  # the default: the preset's is for another text
+        "data.max_length": 160,
+        "vocabulary.size": 285,
+        "model.features": 160,
+        "model.dropout": 0.1,
+        "train.steps": 600,
+        "train.decay_steps": 600,
+        "train.valid_every": 200,
+        "train.checkpoint_every": 300,
+        "train.row_length": 16,
+        "decode.beam_size": 1,
+        "decode.max_length": 160,
+    }
+)
+EXPERIMENT = Experiment(
+    "speech", ROWS, {"small": SMALL}, __doc__, findings=findings, metrics=("perplexity",)
+)
+
+if __name__ == "__main__":
+    if not (TEXT / "unheard.words").exists():
+        write_text(TEXT, samples_of(archive()))
+    sys.exit(main(EXPERIMENT))

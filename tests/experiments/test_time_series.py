@@ -1,0 +1,109 @@
+"""Time series: windows, models, their control, and verdicts."""
+
+import gzip
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments import time_series
+from experiments.time_series import (
+    ENCODER,
+    HORIZON,
+    MODELS,
+    NLINEAR,
+    PAST,
+    Series,
+    count_of,
+    error_of,
+    read_series,
+    train,
+    verdicts,
+    windows,
+)
+from transformer_jax.model.axes import unboxed
+
+
+def test_the_parts_follow_one_another_and_are_standardized_by_the_first(tmp_path):
+    path = tmp_path / "a.csv.gz"
+    hours = range(14_600)
+    with gzip.open(path, "wt") as file:
+        file.write("date,a,b\n" + "".join(f"x,{n},{n % 7}\n" for n in hours))
+    series = read_series(path)
+    assert [count_of(part) for part in series] == [8_209, 2_785, 2_785]
+    np.testing.assert_allclose(series.train.mean(0), 0, atol=1e-4)
+    np.testing.assert_allclose(series.train.std(0), 1, atol=1e-4)
+    np.testing.assert_array_equal(series.valid[:PAST], series.train[-PAST:])
+    np.testing.assert_array_equal(series.test[:PAST], series.valid[-PAST:])
+    past, future = windows(series.test, np.array([0, count_of(series.test) - 1]))
+    np.testing.assert_array_equal(past[1], series.test[:PAST, 1])
+    np.testing.assert_array_equal(future[2], series.test[-HORIZON:, 0])
+
+
+def params_of(name: str) -> tuple:
+    model = MODELS[name]()
+    params = unboxed(model.init(jax.random.key(0), jnp.zeros((2, PAST)), None)["params"])
+    return model, params
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_series_that_is_higher_is_predicted_higher(name):
+    """By the mean, the last value, or both parts of a decomposition."""
+    model, params = params_of(name)
+    past = jnp.asarray(np.random.default_rng(0).normal(size=(3, PAST)), jnp.float32)
+    one, other = (model.apply({"params": params}, x, None) for x in (past, past + 5))
+    assert one.shape == (3, HORIZON)
+    np.testing.assert_allclose(other - one, 5, atol=1e-3)
+
+
+def test_the_mean_around_an_hour_is_that_of_25():
+    model, params = params_of("DLinear")
+    series = np.random.default_rng(0).normal(size=PAST).astype(np.float32)
+    padded = np.concatenate([[series[0]] * 12, series, [series[-1]] * 12])
+    mean = np.array([padded[n : n + 25].mean() for n in range(PAST)])
+    kernels = [params[f"Line_{n}"]["Dense_0"]["kernel"] for n in (0, 1)]
+    want = (series - mean) @ kernels[0] + mean @ kernels[1] * 2
+    params["Line_1"]["Dense_0"]["kernel"] *= 2
+    got = model.apply({"params": params}, series[None], None)[0]
+    np.testing.assert_allclose(got, want, atol=1e-4)
+
+
+def test_the_error_counts_every_window_and_takes_the_past_in_order():
+    part = np.arange(600, dtype=np.float32)[:, None] % 9
+    order = np.arange(PAST)[::-1]
+    pasts = []
+
+    def predict(params, past):
+        pasts.append(past)
+        return np.zeros((len(past), HORIZON))
+
+    past, future = windows(part, np.arange(count_of(part)))
+    assert error_of(predict, None, part, order) == pytest.approx((future**2).mean())
+    np.testing.assert_array_equal(np.concatenate(pasts), past[:, ::-1])
+
+
+def test_training_keeps_the_best_epoch(monkeypatch):
+    monkeypatch.setattr(time_series, "EPOCHS", 3)
+    draw = np.random.default_rng(0)
+    hours = np.sin(np.arange(1_100) * 2 * np.pi / 24)[:, None] + 0.1 * draw.normal(size=(1_100, 1))
+    parts = [hours[:700], hours[200:760], hours[400:]]
+    series = Series(*(part.astype(np.float32) for part in parts))
+    found = train(NLINEAR, series, 1e-2, 0, np.arange(PAST))
+    assert found.epoch == 3 and found.test < 0.4
+    worse = train(NLINEAR, series, 10.0, 0, np.arange(PAST))
+    assert worse.valid > found.valid
+
+
+@pytest.mark.parametrize(
+    "line, encoder, want",
+    [
+        ([0.374, 0.375, 0.3745], [0.376, 0.377, 0.378], ["holds", "holds"]),
+        ([0.374, 0.375, 0.3745], [0.399, 0.400, 0.401], ["holds", "does not hold"]),
+        ([0.374, 0.375, 0.3745], [0.330, 0.331, 0.332], ["holds", "does not hold"]),
+        ([0.39, 0.391, 0.3905], [0.380, 0.385, 0.400], ["does not hold", "not decided"]),
+    ],
+)
+def test_verdicts(line, encoder, want):
+    found = {NLINEAR: {"test": line}, ENCODER: {"test": encoder}}
+    assert list(verdicts(found).values()) == want
