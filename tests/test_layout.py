@@ -58,10 +58,10 @@ MAY_IMPORT = {
 # Beside the commands' own functions: parts, or modules of one.
 EXPERIMENTS_MAY_IMPORT = {"config", "model", "reporting", "tables", "api"}
 EXPERIMENTS_MAY_IMPORT |= {"commands.attention", "use.command_line", "use.loading"}
-EXPERIMENTS_MAY_IMPORT |= {"evaluation.alignment", "evaluation.attention"}
+EXPERIMENTS_MAY_IMPORT |= {"evaluation.alignment", "evaluation.attention", "evaluation.word_errors"}
 EXPERIMENTS_MAY_IMPORT |= {"runs.metrics", "training.optimizer"}
 EXPERIMENTS_MAY_IMPORT |= {"text.batches", "text.built_in_corpus", "text.hmm_aligner"}
-EXPERIMENTS_MAY_IMPORT |= {"text.lines", "text.words"}
+EXPERIMENTS_MAY_IMPORT |= {"text.lines", "text.vocabulary", "text.words"}
 
 NEVER_IMPORTED = {"tensorflow", "torch"}  # neither is needed to install, train or test
 # They run code that is in the data.

@@ -8,7 +8,10 @@ import pytest
 from tests.fixtures.tiny import (
     VOCABULARY,
     batch_of,
+    lay_out,
     model_inputs,
+    of_each_pair,
+    random_pairs,
     random_params,
     relative_error,
     tiny_and_params,
@@ -16,7 +19,7 @@ from tests.fixtures.tiny import (
 )
 from transformer_jax.model.axes import unboxed
 from transformer_jax.model.encoder_decoder import make_model
-from transformer_jax.model.parameters import parameter_count
+from transformer_jax.model.parameters import abstract_params, parameter_count
 from transformer_jax.model.sides.embeddings import Embedding, padded_vocabulary, shift_right
 from transformer_jax.text.vocabulary import BOS, Sizes
 
@@ -92,3 +95,46 @@ def test_an_attention_memory_reads_the_source_s_words_without_their_positions():
     words = model.apply({"params": params}, source, method="source_place").words
     want = params["embedding"]["table"][source.ids] * 12**0.5
     np.testing.assert_allclose(words, want, rtol=1e-6)
+
+
+def test_numbers_that_are_0_but_for_the_subword_s_own_give_the_text_model():
+    """The matrix of features is then the table of embeddings, times sqrt(d_model)."""
+    text = tiny_model(tie_embeddings=False, tie_output=True)
+    params = random_params(text)
+    batch = lay_out(random_pairs(0, [(5, 4), (3, 6)]), [[0, 1]], 9, 11)
+    want = text.apply({"params": params}, *model_inputs(batch))[..., :VOCABULARY]
+    numbers = tiny_model(tie_embeddings=False, tie_output=True, features=VOCABULARY)
+    table = params["embedding"]["table"][:VOCABULARY] * text.config.d_model**0.5
+    shift = jnp.arange(12.0)
+    projection = {"kernel": table - shift, "bias": shift}
+    others = {name: own for name, own in params.items() if name != "embedding"}
+    assert abstract_params(numbers).keys() == {*others, "projection"}
+    one_hot = np.eye(VOCABULARY, dtype=np.float32)[batch.src.ids]
+    source, target = model_inputs(batch)
+    given = {"params": {**others, "projection": projection}}
+    got = numbers.apply(given, source._replace(features=one_hot), target)[..., :VOCABULARY]
+    assert relative_error(got, want) < 1e-5
+
+
+def test_a_code_in_the_decoder_is_its_bos_and_not_in_the_source():
+    """The model without it, whose table has the code's vector for BOS, and sources without it."""
+    keys = {"tie_embeddings": False, "tie_output": True, "positions": "rotary", "d_k": 6}
+    moved = tiny_model(**keys, code_in_decoder=True)
+    params = random_params(moved)
+    pairs = random_pairs(0, [(5, 4), (3, 6), (4, 3)])
+    codes = [9, 11, 9]
+    with_code = [([code, *src], tgt) for code, (src, tgt) in zip(codes, pairs, strict=True)]
+    batch = lay_out(with_code, [[0, 1], [2]], 12, 11)
+    found = moved.apply({"params": params}, *model_inputs(batch))[..., :VOCABULARY]
+    got = of_each_pair(found, batch, [[0, 1], [2]])
+    plain = tiny_model(**keys)
+    for number, code in enumerate(codes):
+        alone = lay_out(pairs, [[number]], 12, 11)
+        table = params["tgt_embedding"]["table"]
+        own = {**params, "tgt_embedding": {"table": table.at[BOS].set(table[code])}}
+        want = plain.apply({"params": own}, *model_inputs(alone))[..., :VOCABULARY]
+        [want] = of_each_pair(want, alone, [[0]]).values()
+        # As an output, BOS keeps its own vector.
+        np.testing.assert_allclose(
+            np.delete(got[number], BOS, -1), np.delete(want, BOS, -1), atol=2e-5
+        )

@@ -142,7 +142,7 @@ def test_a_blank_line_has_no_positions_and_any_file_is_read_without_a_folder(fol
         ({"model.features": 4}, "Set model.features=2"),
         ({"data.src_kind": "text"}, "Set model.features=0"),
         ({"model.sources": 2}, "several sources are text"),
-        ({"model.wait_k": 2}, "nothing arrives word by word"),
+        ({"model.wait_k": 2}, "the source is read as a whole"),
         ({"model.output": "copy"}, "subwords of the source are copied"),
         ({"data.context": 1}, "it is for text"),
         ({"data.train": ("train@tag",)}, "a tag begins a source line of text"),

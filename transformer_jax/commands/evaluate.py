@@ -110,8 +110,7 @@ def evaluate(
         text = _Text(name, name, [pairs_of_split(loaded.config, name, run)])
     parts = _parts_of(loaded.config, text)
     processes.first_does(lambda: _make_folder(run.evaluations))
-    folder = Path(src).parent if src else loaded.config.data.path
-    translator = loaded.line_translator(folder=folder)
+    translator = loaded.line_translator(folder=src and Path(src).parent or loaded.config.data.path)
     log.info("translating %d lines of %s", len(text.pairs), text.name)
     hypotheses = [best.text for best, *_ in translator.shared(_lines_of(text, loaded))]
     translator.warn_of_cut()

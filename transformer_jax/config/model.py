@@ -16,7 +16,9 @@ CONVOLUTIONAL = ("model.encoder=convolutional", "model.decoder=convolutional")
 MONOTONIC = [f"model.cross_normalizer={name}" for name in ("monotonic", "chunkwise", "lookback")]
 # Kinds of keys.
 WIDEST = 1_000_000
+WHOLE = "the source is read as a whole"
 size = functools.partial(key, at_least=1, at_most=WIDEST)
+any_size = functools.partial(key, at_least=0, at_most=WIDEST)
 layers = functools.partial(key, at_least=1, at_most=1_000)  # they are compiled one by one
 rate = functools.partial(key, at_least=0, below=1, in_weights=False)
 option = functools.partial(key, in_weights=False)  # another value needs no other weights
@@ -59,12 +61,7 @@ class ModelConfig:
     )
     d_k: int | None = size(None, "size of keys per head; None: d_model / num_heads")
     d_v: int | None = size(None, "size of values per head; None: d_k")
-    d_ff: int = key(
-        2048,
-        "hidden units of the feed-forward network; 0: layers without it",
-        at_least=0,
-        at_most=WIDEST,
-    )
+    d_ff: int = any_size(2048, "hidden units of the feed-forward network; 0: layers without it")
     d_hidden: int | None = size(
         None,
         "recurrent: hidden units per direction; convolutional: of a layer; None: d_model",
@@ -255,16 +252,14 @@ class ModelConfig:
         "relative positions: vectors are added to the values too, not only to the keys",
         read_with=("model.positions=relative",),
     )
-    features: int = key(
+    features: int = any_size(
         0,
         "numbers at each source position, from recordings or pictures (data.src_kind), which one "
         "matrix turns into vectors in place of an embedding; 0: the source is subwords",
-        at_least=0,
-        at_most=WIDEST,
         excludes={
             "model.encoder=none": "nothing reads the source",
             "model.sources": "several sources are text",
-            "model.wait_k": "nothing arrives word by word",
+            "model.wait_k": WHOLE,
             "model.source_eos": "recordings and pictures have no EOS",
             "model.output=copy": "subwords of the source are copied",
         },
@@ -293,6 +288,13 @@ class ModelConfig:
             "other one over the whole source",
             "train.hard_attention": "a draw is one position of the whole source",
         },
+    )
+    code_in_decoder: bool = key(
+        False,
+        "the subword of the target language, which begins a source line (data.directions), is the "
+        "decoder's first input in place of BOS, and the encoder does not see it",
+        excludes={"model.sources": "each sentence begins with a word", "model.wait_k": WHOLE},
+        read_with=("data.directions",),
     )
     source_eos: bool = option(
         True,

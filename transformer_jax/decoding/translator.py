@@ -195,7 +195,7 @@ class Translator:
             rows=bucket.rows,
             together=ways * max(1, bucket.rows // (ROWS_PER_ENTRY * ways)),
             src_length=bucket.length,
-            features=self.model.features,
+            features=self.model.members[0].config.features,
             beam_size=self.samples or self.decode.beam_size,
             n_best=self.samples or self.groups * -(-self.n_best // self.groups),
             size=size,

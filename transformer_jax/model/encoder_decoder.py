@@ -52,6 +52,7 @@ from transformer_jax.model.sides.embeddings import (
     Embedding,
     Projection,
     padded_vocabulary,
+    with_codes,
 )
 from transformer_jax.text.batches import Batch, Packed
 from transformer_jax.text.vocabulary import Sizes, both_sides
@@ -70,8 +71,7 @@ class EncoderDecoder(nn.Module):
         """Creates the embeddings, the encoder and the decoder, and names their parameters."""
         config, sizes, multiple = self.config, self.sizes, self.vocabulary_multiple
         self.embedding = Embedding(config, sizes.source, multiple)
-        if config.features:
-            self.projection = Projection(config)
+        self.projection = Projection(config)  # it has parameters only if it is called
         if not config.tie_embeddings:
             self.tgt_embedding = Embedding(config, sizes.target, multiple)
         if not (config.tie_embeddings or config.tie_output):
@@ -136,7 +136,10 @@ class EncoderDecoder(nn.Module):
         """
         place = place_of(target)
         vectors = self.target_side.position_vectors(place.positions, place.positions.shape[1])
-        x_BLD = self._embed_target(target.ids, vectors, rows_B)
+        ids_BL = target.ids
+        if self.config.code_in_decoder:
+            ids_BL = with_codes(ids_BL, target, source)
+        x_BLD = self._embed_target(ids_BL, vectors, rows_B)
         seen = self.source_place(source)
         return self.target_side(x_BLD, place, encoded_BME, seen, rows_B, **options)
 
@@ -224,7 +227,8 @@ class EncoderDecoder(nn.Module):
         remembered = self.target_side.remember(encoded_BME, self.source_place(source))
         own = self.out().remember(self.output_params, encoded_BME, source)
         visible_BM = visible_place(self.config, source).segments != 0
-        return Memory(remembered, visible_BM, own)
+        first_B = source.ids[:, 0] if self.config.code_in_decoder else ()
+        return Memory(remembered, visible_BM, own, first_B)
 
     def decode_step(self, now: Now, memory: Memory, cache: Cache, prepared: Any) -> Stepped:
         """Logits of the next subword of every hypothesis, and the new cache.
@@ -238,7 +242,10 @@ class EncoderDecoder(nn.Module):
         positions_B1 = now.position_B[:, None]
         length = now.ancestors_BKT.shape[2]
         vectors = self.target_side.position_vectors(positions_B1, length)
-        x_BKD = self._embed_target(now.ids_BK, vectors, None)
+        ids_BK = now.ids_BK
+        if self.config.code_in_decoder:
+            ids_BK = jnp.where(positions_B1 == 0, memory.first_B[:, None], ids_BK)
+        x_BKD = self._embed_target(ids_BK, vectors, None)
         cache, written = self.out().own_cache(cache)
         x_BKD, cache, watched_BKM = self.target_side.step(x_BKD, now, memory, cache)
         given = StepGiven(prepared, self.output_params, watched_BKM, memory.output, written)
@@ -286,11 +293,6 @@ class EncoderDecoder(nn.Module):
         return self.config.sources if reads_source(self.config) else 0
 
     @property
-    def features(self) -> int:
-        """Numbers at each source position; 0: subwords."""
-        return self.config.features
-
-    @property
     def members(self) -> tuple["EncoderDecoder"]:
         """The models that predict: this one alone; an ensemble has several."""
         return (self,)
@@ -313,7 +315,9 @@ class EncoderDecoder(nn.Module):
         """The memory of rows without a sentence, boxed with the names of its axes."""
         source = zeros((sizes.batch, sizes.src_length), (BATCH, None), bool)
         remembered = self._decoder(parent=None).empty_memory(sizes)
-        return Memory(remembered, source, self.out().empty_memory(sizes))
+        codes = self.config.code_in_decoder
+        first_B = zeros((sizes.batch,), (BATCH,), jnp.int32) if codes else ()
+        return Memory(remembered, source, self.out().empty_memory(sizes), first_B)
 
     @nn.nowrap
     def boxed_cache(self, sizes: SearchSizes) -> Cache:

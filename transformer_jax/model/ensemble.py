@@ -48,8 +48,10 @@ class Ensemble(nn.Module):
     def decode_step(self, now: Now, memory: Memory, cache: Cache, prepared: Any) -> Stepped:
         """Log probabilities of the next subword of every hypothesis, and the new caches."""
         memories = [
-            Memory(decoder, memory.source_BM, output)
-            for decoder, output in zip(memory.decoder, memory.output, strict=True)
+            Memory(decoder, memory.source_BM, output, first_B)
+            for decoder, output, first_B in zip(
+                memory.decoder, memory.output, memory.first_B, strict=True
+            )
         ]
         own = zip(self.members, memories, cache.written, cache.carried, prepared, strict=True)
         steps = [
@@ -93,11 +95,6 @@ class Ensemble(nn.Module):
         return self.members[0].sources
 
     @property
-    def features(self) -> int:
-        """Numbers at each source position; 0: subwords."""
-        return self.members[0].features
-
-    @property
     def watch(self) -> bool:
         """Whether the models return the weights of a watched layer."""
         return self.members[0].watch
@@ -124,7 +121,8 @@ def mixed(
 def _joined_memories(memories: list[Memory]) -> Memory:
     decoders = tuple(memory.decoder for memory in memories)
     outputs = tuple(memory.output for memory in memories)
-    return Memory(decoders, memories[0].source_BM, outputs)
+    firsts = tuple(memory.first_B for memory in memories)
+    return Memory(decoders, memories[0].source_BM, outputs, firsts)
 
 
 def _joined_caches(caches: list[Cache]) -> Cache:

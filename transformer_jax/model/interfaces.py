@@ -36,11 +36,13 @@ def place_of(side: Packed) -> Place:
 
 
 def visible_place(config: ModelConfig, source: Packed) -> Place:
-    """The place of each source subword; without model.source_eos, EOS is like padding."""
+    """The place of each source subword; what the model does not see of it is like padding."""
     place = place_of(source)
-    if config.source_eos:
-        return place
-    return place._replace(segments=jnp.where(source.ids == EOS, 0, place.segments))
+    hidden = [source.ids == EOS] if not config.source_eos else []
+    hidden += [source.positions == 0] if config.code_in_decoder else []
+    for hidden_BM in hidden:
+        place = place._replace(segments=jnp.where(hidden_BM, 0, place.segments))
+    return place
 
 
 def encoder_place(config: ModelConfig, source: Packed) -> Place:
@@ -137,6 +139,7 @@ class Memory(NamedTuple):
     decoder: Any  # what the decoder prepared, such as keys and values
     source_BM: Array  # booleans, True = a real source position
     output: Any = ()  # what the output prepared, such as the source's subwords
+    first_B: Any = ()  # int32, the decoder's first input; (): BOS (model.code_in_decoder)
 
 
 class Given(NamedTuple):

@@ -53,6 +53,12 @@ def feature_count(data: DataConfig) -> int:
     return kind.features(data) if kind else 0
 
 
+def how_read(data: DataConfig) -> tuple[str | int, ...]:
+    """The keys on which a file's numbers depend."""
+    speech = data.sample_rate, data.mel_bands, data.stacked_frames
+    return data.src_kind, *speech, data.patch_height, data.patch_width
+
+
 class FeatureReader:
     """Reads the files that source lines name."""
 
@@ -87,10 +93,7 @@ class FeatureReader:
 
     def digests(self, lines: Iterable[str]) -> Iterator[bytes]:
         """A SHA-256 sum for each line's file, of its content and the keys by which it is read."""
-        data = self.data
-        speech = data.sample_rate, data.mel_bands, data.stacked_frames
-        picture = data.patch_height, data.patch_width
-        keys = repr((data.src_kind, *speech, *picture)).encode()
+        keys = repr(how_read(self.data)).encode()
         for number, line in enumerate(lines):
             if line.strip():
                 yield hashlib.sha256(keys + file_digest(self._path(number, line))).digest()

@@ -29,7 +29,7 @@ from transformer_jax.parallel.mesh import decoding_mesh, with_shardings
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.runs.weights import load_params
 from transformer_jax.text.corpora import open_corpus
-from transformer_jax.text.features import FeatureReader
+from transformer_jax.text.features import FeatureReader, how_read
 from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.text.vocabulary import Sizes, Vocabulary, load_vocabulary
 
@@ -65,7 +65,7 @@ class LoadedModel(NamedTuple):
 
     def reading_text(self, what: str) -> "LoadedModel":
         """The same. Raises ConfigError, naming `what` asks, if the source is not text."""
-        if self.translator.model.features:
+        if self.config.data.src_kind != "text":
             raise ConfigError(
                 f"{what} is for text, and this run reads data.src_kind="
                 f"{self.config.data.src_kind!r}."
@@ -87,7 +87,7 @@ class LoadedModel(NamedTuple):
             translator = copy.copy(translator)  # shares the parameters
             translator.n_best = n_best
         data = self.config.data
-        read = FeatureReader(data, folder) if translator.model.features else None
+        read = FeatureReader(data, folder) if data.src_kind != "text" else None
         return LineTranslator(self.vocabulary, translator, data.targets, read)
 
 
@@ -164,6 +164,11 @@ def _check_searched(run: RunFolder, config: Config, decode: DecodeConfig, first:
             f"{run.path} translates {config.data.direction}, and the first run "
             f"{first.data.direction} (data.context={config.data.context} and "
             f"{first.data.context}): the models of an ensemble translate the same."
+        )
+    if how_read(first.data) != how_read(config.data):
+        raise ConfigError(
+            f"{run.path} reads its source in another way than the first run (data.src_kind and the "
+            "keys of recordings and pictures): the models of an ensemble read the same numbers."
         )
     if first.model.sources != config.model.sources:
         raise ConfigError(

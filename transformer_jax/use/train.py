@@ -366,7 +366,7 @@ def _make_bleu(
         """The score of these parameters; None if a signal came."""
         own = local(program.replicated(params), axis_names(program.model), mesh)
         translator = Translator(program.model, own, greedy, mesh, banned=banned)
-        read = FeatureReader(config.data, config.data.path) if program.model.features else None
+        read = FeatureReader(config.data, config.data.path) if config.model.features else None
         lines = LineTranslator(data.vocabulary, translator, read=read)
         hypotheses: list[str] = []
         for start in range(0, len(sources), BLEU_LINES):

@@ -7,6 +7,7 @@ Dimension key
 from collections.abc import Iterator
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -24,6 +25,7 @@ from transformer_jax.model.axes import (
 from transformer_jax.model.layers.dropout import Dropout
 from transformer_jax.model.layers.matrix_products import add_bias, product
 from transformer_jax.model.layers.norms import unit
+from transformer_jax.text.batches import Packed
 
 VOCABULARY_MULTIPLE = 128  # for any mesh, so that shapes and initial values never depend on it
 
@@ -40,6 +42,30 @@ def shift_right(ids_BL: Array, positions_BL: Array, bos: int) -> Array:
     """
     previous_BL = jnp.pad(ids_BL, ((0, 0), (1, 0)))[:, :-1]
     return jnp.where(positions_BL == 0, bos, previous_BL)
+
+
+def begins_of(source: Packed) -> Array:
+    """Where each pair's source begins, booleans `[batch, src_len]`."""
+    return (source.positions == 0) & (source.segments != 0)
+
+
+def with_codes(ids_BL: Array, target: Packed, source: Packed) -> Array:
+    """The decoder's input, whose first subword is the first one of the source; `[batch, tgt_len]`.
+
+    Args:
+      ids_BL: the target, shifted right.
+      target: where its sentences are.
+      source: the source side of the same batch.
+    """
+    begins_BM = begins_of(source)
+
+    def of_row(begins_M: Array, segments_M: Array, ids_M: Array) -> Array:
+        codes_S = jnp.zeros(len(ids_M) + 1, ids_M.dtype)
+        return codes_S.at[jnp.where(begins_M, segments_M, 0)].max(jnp.where(begins_M, ids_M, 0))
+
+    codes_BS = jax.vmap(of_row)(begins_BM, source.segments, source.ids)
+    own_BL = jnp.take_along_axis(codes_BS, target.segments, axis=1)
+    return jnp.where(target.positions == 0, own_BL, ids_BL)
 
 
 class Embedding(nn.Module):
