@@ -1,12 +1,14 @@
 """Source lines that name files: which files, what counts, and how they become batches."""
 
 import dataclasses
+import sys
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from tests import tiny_runs as runs
+from tests.fixtures.errors import refused
 from tests.text.test_encoded import Characters
 from transformer_jax.config.checks import check
 from transformer_jax.config.data import DataConfig
@@ -39,7 +41,7 @@ def folder(tmp_path):
 
 def data_of(folder, **changes) -> DataConfig:
     given = {"src": "files", "tgt": "en", "valid": ("train",), "patch_height": 2, "patch_width": 1}
-    return DataConfig(path=str(folder), src_kind="pictures", **{**given, **changes})
+    return DataConfig(path=str(folder), **{"src_kind": "pictures", **given, **changes})
 
 
 def expected(number: int) -> np.ndarray:
@@ -128,6 +130,16 @@ def test_a_file_that_cannot_be_read_is_named_with_its_line(folder, line, message
         reader(["inside/0.png", line])
     with pytest.raises(DataError, match=message.replace("line 2", "line 12")):
         reader([line], 11)
+
+
+@pytest.mark.parametrize(
+    "kind, package, install",
+    [("speech", "soundfile", "pip install soundfile"), ("pictures", "PIL", "pip install pillow")],
+)
+def test_a_missing_package_is_one_line(folder, monkeypatch, kind, package, install):
+    monkeypatch.setitem(sys.modules, package, None)
+    with refused(DataError, install):
+        FeatureReader(data_of(folder, src_kind=kind), folder)(["inside/0.png"])
 
 
 def test_a_blank_line_has_no_positions_and_any_file_is_read_without_a_folder(folder):

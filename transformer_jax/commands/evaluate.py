@@ -110,7 +110,7 @@ def evaluate(
         text = _Text(name, name, [pairs_of_split(loaded.config, name, run)])
     parts = _parts_of(loaded.config, text)
     processes.first_does(lambda: _make_folder(run.evaluations))
-    translator = loaded.line_translator(folder=src and Path(src).parent or loaded.config.data.path)
+    translator = loaded.line_translator(folder=_folder_of(loaded, src))
     log.info("translating %d lines of %s", len(text.pairs), text.name)
     hypotheses = [best.text for best, *_ in translator.shared(_lines_of(text, loaded))]
     translator.warn_of_cut()
@@ -126,6 +126,11 @@ def evaluate(
     if processes.is_first():
         _print_examples(text.pairs, hypotheses, examples)
     return whole._replace(parts=found)
+
+
+def _folder_of(loaded: LoadedModel, src: str | None) -> str | Path | None:
+    """The folder of the recordings or pictures that lines name: that of --src, or of the split."""
+    return Path(src).parent if src else loaded.config.data.path
 
 
 def _lines_of(text: _Text, loaded: LoadedModel) -> list[str]:
