@@ -119,7 +119,7 @@ def _aligner(workdir: str, checkpoint: str, config: Config, stem: str | None) ->
     else:
         return None
     to: dict[str, Any] = {"decode.to": data.tgt} if config.data.directions else {}
-    run = Run(load_model(workdir, checkpoint, overrides=to).reading_text("export"))
+    run = Run(load_model(workdir, checkpoint, overrides=to))
     found = best_aligner(run.align(*map(list, zip(*pairs, strict=True))), links)
     what = "the mean of heads" if found.head is None else f"head {found.head + 1}"
     log.info(

@@ -37,6 +37,7 @@ from transformer_jax.model.ensemble import Predictor
 from transformer_jax.model.interfaces import Cache, Memory, Now, Params, SearchSizes, Stepped
 from transformer_jax.parallel.mesh import shardings
 from transformer_jax.text.batches import one_a_row, padded_sentences
+from transformer_jax.text.vocabulary import EOS
 
 # Sentences enter when one row in this many is free. A larger number makes the encoder's batches
 # small; a smaller number leaves rows idle.
@@ -272,7 +273,8 @@ def _enter(
 
     search = loop.rows.search
     lengths_F = next_ones(queue.lengths_Q)
-    memory = _remember(model, params, next_ones(queue.sources_Q), lengths_F)
+    sources_F = next_ones(queue.sources_Q)
+    memory = _remember(model, params, sources_F, lengths_F)
 
     def write(kept_B: Array, new_F: Array) -> Array:
         return replaced(kept_B, rows_F, new_F)
@@ -281,7 +283,9 @@ def _enter(
     cache = jax.tree.map(lambda c: replaced(c, rows_F, 0), search.cache)
     search = search._replace(memory=jax.tree.map(write, search.memory, memory), cache=cache)
     limits_F = jnp.where(lengths_F > 0, lengths_F + shape.max_extra_length, 0)
-    counted_FM = jnp.arange(shape.src_length) < lengths_F[:, None] - 1  # without EOS
+    counted_FM = jnp.arange(shape.src_length) < lengths_F[:, None]
+    if not shape.features:  # coverage does not count EOS
+        counted_FM &= sources_F != EOS
     rows = Rows(
         start_sentences(
             search, rows_F, limits_F, counted_FM, next_ones(queue.sample_seed_Q), shape.groups

@@ -22,7 +22,7 @@ from transformer_jax.model.interfaces import Params
 from transformer_jax.model.sides.embeddings import shift_right
 from transformer_jax.parallel.mesh import placed
 from transformer_jax.text.batches import Packed, packed_sentences, row_length
-from transformer_jax.text.vocabulary import BOS
+from transformer_jax.text.vocabulary import BOS, EOS
 
 SHORTEST = 16  # positions of the shortest row; longer rows have 32, 64, ...
 POSITIONS = 1_024  # target positions whose logits are in memory at once
@@ -125,8 +125,7 @@ def _forced(
     if watched_BLM is None:
         return sums_B, jnp.zeros_like(sums_B)
     attended_BM = jnp.where(real_BL[..., None], watched_BLM, 0.0).sum(1)
-    counted_BM = source.segments * jnp.roll(source.segments, -1, axis=1) != 0  # without EOS
-    counted_BM &= jnp.arange(counted_BM.shape[1]) < counted_BM.shape[1] - 1
+    counted_BM = (source.segments != 0) & (source.ids != EOS)
     return sums_B, coverage_penalty(Coverage(attended_BM[:, None], counted_BM))[:, 0]
 
 

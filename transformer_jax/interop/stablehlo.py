@@ -44,7 +44,8 @@ def write_stablehlo(model: Exported, folder: Path) -> None:
       folder: to create.
 
     Raises:
-      UserError: a package is missing that writes `NAME.jax`, or the model has several sources.
+      UserError: a package is missing that writes `NAME.jax`, or the model reads several sources,
+        or none of text.
     """
     try:
         import flatbuffers  # noqa: F401 (jax.export serializes with it)
@@ -62,10 +63,12 @@ def write_stablehlo(model: Exported, folder: Path) -> None:
     )
     paths = jax.tree_util.tree_leaves_with_path(model.params)
     names = ["/".join(key.key for key in path) for path, _ in paths]
-    if made.sources != 1:
+    kind = model.config.data.src_kind
+    if made.sources != 1 or kind != "text":
+        reads = f"{made.sources} source sentences" if kind == "text" else kind
         raise UserError(
-            f"The run reads {made.sources} source sentences, and the search that an export has "
-            "takes lines of one. Use this run here."
+            f"The run reads {reads}, and the search that an export has takes lines of one "
+            "sentence. Use this run here."
         )
     folder.mkdir(parents=True, exist_ok=True)
     np.savez(folder / "weights.npz", **{name: x for name, (_, x) in zip(names, paths, strict=True)})
