@@ -9,7 +9,7 @@ to know where a patch is?
 A picture is 3 x 3 digits of scikit-learn's 1,797 (8 x 8 pixels each), its text their names, row by
 row: "one nine four zero ...". Training has 6,000 pictures made of the first 1,400 digits, the test
 300 of the others. The rows are a model of 2 + 2 layers, d_model 128, patches of 4 x 4 pixels, 800
-updates: with learned positions, with sinusoids, and without any. The last one is the control: it
+updates: with sinusoids, with learned positions, and without any. The last one is the control: it
 cannot know the order, and must fail.
 
 A picture counts as read if all nine words are right. Attention points at a digit if, where it is
@@ -47,8 +47,8 @@ TRAIN_DIGITS = 1_400  # of 1,797
 SIDE, PIXELS, PATCH = 3, 8, 4  # digits of a row, pixels of a digit, pixels of a patch
 LOOKED_AT = 100  # pictures whose attention is read
 ROWS: dict[str, Overrides] = {
-    "learned": {"model.positions": "learned", "model.max_positions": 160},
     "sinusoidal": {},
+    "learned": {"model.positions": "learned", "model.max_positions": 160},
     "none": {"model.positions": "none"},
 }
 MOST, POINTED = 0.9, 0.8
@@ -148,7 +148,7 @@ def drawn_attention(folder: Path, jobs: Sequence[Job]) -> list[Part]:
         text = (TEXT / "test.words").read_text(encoding="utf-8").splitlines()[0]
         cross = load(job.folder).attention(str(file), text).kinds["cross"]
         begins = [n for n, piece in enumerate(cross.attending) if piece.startswith("\u2581")]
-        figure, axes = plt.subplots(1, SIDE * SIDE, figsize=(11, 1.6))
+        figure, axes = plt.subplots(1, SIDE * SIDE, figsize=(9, 1.5))
         for axis, row, word in zip(axes, begins, text.split(), strict=True):
             weights = cross.weights_NHLM[-1].mean(0)[row].reshape(SIDE * PIXELS // PATCH, -1)
             extent = (0, SIDE * PIXELS, SIDE * PIXELS, 0)
@@ -157,7 +157,7 @@ def drawn_attention(folder: Path, jobs: Sequence[Job]) -> list[Part]:
             axis.set_title(word, fontsize=9)
             axis.axis("off")
         save_figure(figure, path)
-    about = "What the model looks at where it writes each word (learned positions, the first seed)."
+    about = "What the model looks at where it writes each word (sinusoids, the first seed)."
     return [Picture(path, about)] if path.exists() else []
 
 
