@@ -203,14 +203,15 @@ SMALL = SHORT_DEMO._replace(
         "data.patch_height": PATCH,
         "data.patch_width": PATCH,
         "data.pairs": 20_000,  # the default: the preset's is for another text
-        "vocabulary.size": 285,
+        "vocabulary.size": 315,  # every word is a subword
         "model.features": PATCH * PATCH,
         "model.dropout": 0.1,
         "train.steps": 800,
         "train.decay_steps": 800,
         "train.valid_every": 400,
         "train.checkpoint_every": 400,
-        "train.row_length": 48,
+        "train.tokens_per_batch": 300,
+        "train.row_length": 50,
         "decode.beam_size": 1,
     }
 )

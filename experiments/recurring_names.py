@@ -56,7 +56,7 @@ from transformer_jax.text.vocabulary import BOS, EOS
 
 TEXT = Path("runs", "recurring_names", "text")
 SIZES = {"train": 3_000, "valid": 60, "test": 100}  # documents
-SENTENCES, NAMED, LONGEST = 20, 6, 320  # of a document; of these with a name; subwords
+SENTENCES, NAMED, LONGEST = 20, 6, 400  # of a document; of these with a name; subwords
 SOFTMAX, HISTORY, CACHE = "softmax", "history", "softmax with a cache"
 ROWS: dict[str, Overrides] = {SOFTMAX: {}, HISTORY: {"model.output": "history"}}
 THETAS, SHARES = (0.0, 0.03, 0.1, 0.3), (0.02, 0.05, 0.1, 0.2, 0.4)
