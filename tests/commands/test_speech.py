@@ -30,6 +30,7 @@ KEYS = {
 
 def write_tones(folder: Path, stem: str, count: int, seed: int) -> None:
     """Strings of tones and their names."""
+    folder.mkdir(exist_ok=True)
     draw = np.random.default_rng(seed)
     names, texts = [], []
     for number in range(count):
@@ -77,8 +78,18 @@ def test_a_run_reads_recordings(spoken, capsys, monkeypatch):
     assert found["wer"]["rate"] == scores.wer.rate > 0
     sides = f"--src={spoken}/test.wavs", f"--ref={spoken}/test.words"
     assert runs.command("evaluate", f"--workdir={spoken}/run", *sides) == 0
+    records = [*(spoken / "run" / "evaluations").glob("test.wavs.*.json")]
+    assert len(records) == 1
+    # Other recordings under the same names are other sources.
+    other = spoken / "other"
+    write_tones(other, "test", 6, seed=9)
+    runs.write_lines(other / "test.words", (spoken / "test.words").read_text().splitlines())
+    sides = f"--src={other}/test.wavs", f"--ref={other}/test.words"
+    heard = capsys.readouterr().out
+    assert runs.command("evaluate", f"--workdir={spoken}/run", *sides) == 0
+    assert len([*(spoken / "run" / "evaluations").glob("test.wavs.*.json")]) == 2
     wer = next(line for line in shown.splitlines() if line.startswith("WER"))
-    assert wer in capsys.readouterr().out
+    assert wer in heard
     attended = run.attention(files[0], "low mid").kinds["cross"]
     assert attended.attended[:2] == ["0.00 s", "0.02 s"]
 
@@ -110,4 +121,4 @@ def test_a_file_that_is_missing_is_named(spoken, capsys):
     runs.write_lines(spoken / "more.wavs", ["test0.wav", "gone.wav"])
     runs.write_lines(spoken / "more.words", ["low", "mid"])
     assert runs.command("evaluate", f"--workdir={spoken}/run", "--split=more") == 2
-    assert "Source line 2" in capsys.readouterr().err
+    assert "gone.wav': no such file" in capsys.readouterr().err

@@ -96,6 +96,16 @@ def test_an_ensemble_samples_and_is_as_long_as_its_shortest_member():
     assert jax.tree.structure(Ensemble.joined([{"a": 1}, {"b": 2}])).num_leaves == 2
 
 
+def test_each_member_sees_its_own_part_of_the_source():
+    """One hides the first subword, one the last, and one nothing."""
+    members = [member(1, code_in_decoder=True), member(2, source_eos=False), member(3)]
+    t = translator(*members)
+    source = sentences()[0]
+    [[best, _]] = t.translate([source])
+    [forced] = forced_scores(t, [source], [best.ids])
+    assert forced.log_prob == pytest.approx(best.log_prob, rel=1e-5)
+
+
 def test_search_changes_every_member():
     models = [tiny_model(wait_k=k, wait_k_max=5, num_layers=n) for k, n in ((1, 1), (2, 2))]
     found = Ensemble(tuple(models)).for_search("bfloat16", True, 4)

@@ -1,6 +1,7 @@
 """Lines to translations, whatever the search finds; a stream of bytes to groups of lines."""
 
 import io
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -85,6 +86,26 @@ def test_minimum_bayes_risk_returns_as_many_as_were_asked_for(utility, vocabular
     assert [one.text for one in found] == ["a dog", "a dot"]
     want = expected_utilities(lines, UTILITIES[utility]())
     assert [one.score for one in found] == [want[one.text] for one in found]
+
+
+@pytest.mark.parametrize(
+    "line, coded",
+    [
+        (">>bt<< >>de<< a dog", ">>de<< >>bt<< a dog"),
+        (">>de<< >>bt<< a dog", ">>de<< >>bt<< a dog"),
+        (">>de<< a dog", ">>de<< a dog"),
+        (">>xx<< >>de<< a dog", None),
+        ("", ""),
+    ],
+)
+def test_the_code_of_the_target_language_comes_first(line, coded):
+    vocabulary = SimpleNamespace(codes=[">>de<<", ">>fr<<", ">>bt<<"])
+    translator = LineTranslator(vocabulary, Echo(), ["de", "fr"])
+    if coded is not None:
+        assert translator.with_target(line) == coded
+        return
+    with pytest.raises(DataError, match="Into which language"):
+        translator.with_target(line)
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ def test_what_no_engine_has_is_refused(engine):
     assert is_supported(engine, d_v=64)
     assert not is_supported(engine, d_v=63)
     assert not is_supported(engine, d_ff=0)
+    assert not is_supported(engine, code_in_decoder=True)
     assert is_supported(engine, num_key_heads=8)  # as many as heads: the usual attention
     assert not is_supported(engine, num_key_heads=4)
 

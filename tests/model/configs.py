@@ -171,6 +171,7 @@ CHANGES: dict[str, dict[str, Any]] = {
         features=6, encoder="convolutional", cross_normalizer="chunkwise", tie_embeddings=False
     ),
     "code-in-decoder": dict(code_in_decoder=True, output="copy", num_decoder_layers=2),
+    "code-in-recurrent-decoder": dict(code_in_decoder=True, decoder="recurrent", d_hidden=17),
     "language-model": dict(
         encoder="none", num_decoder_layers=2, positions="rotary", d_k=6, output="history"
     ),

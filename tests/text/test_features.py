@@ -104,7 +104,7 @@ def test_masks_are_those_of_the_row_s_number_in_the_stream(folder, tmp_path):
     np.testing.assert_array_equal(own.src.features[0], masked[3].src.features[1])
 
 
-def test_what_the_files_have_counts_and_their_names_do_not(folder):
+def test_what_the_files_have_counts(folder):
     before = open_corpus(data_of(folder)).fingerprint("train")
     assert open_corpus(data_of(folder)).fingerprint("train") == before
     assert open_corpus(data_of(folder, patch_width=2)).fingerprint("train") != before
@@ -117,19 +117,23 @@ def test_what_the_files_have_counts_and_their_names_do_not(folder):
     [
         ("../a.png", "line 2, '../a.png': not in the folder"),
         ("/etc/hostname", "line 2, '/etc/hostname': not in the folder"),
-        ("inside/none.png", "line 2, .*none.png: no such file"),
-        ("inside", "line 2, .*inside: no such file"),
+        ("inside/none.png", "line 2, .*none.png.: no such file"),
+        ("inside", "line 2, .*inside.: no such file"),
         ("train.en", "line 2, .*train.en: not a picture"),
         ("inside/small.png", "line 2, .*small.png: too small, it has one source position"),
+        ("x" * 300, "line 2, .*no such file"),
+        ("a\0b", "line 2, .*no such file"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_named_with_its_line(folder, line, message):
     draw(folder / "inside" / "small.png", 1)
     reader = FeatureReader(data_of(folder), folder)
     with pytest.raises(DataError, match=message):
-        reader(["inside/0.png", line])
+        reader(["inside/0.png", line], 0)
     with pytest.raises(DataError, match=message.replace("line 2", "line 12")):
         reader([line], 11)
+    with pytest.raises(DataError, match="^" + message.replace("line 2, ", "")):
+        reader([line])
 
 
 @pytest.mark.parametrize(
@@ -157,6 +161,8 @@ def test_a_blank_line_has_no_positions_and_any_file_is_read_without_a_folder(fol
         ({"model.wait_k": 2}, "the source is read as a whole"),
         ({"model.output": "copy"}, "subwords of the source are copied"),
         ({"data.context": 1}, "it is for text"),
+        ({"vocabulary.dropout": 0.1}, "stored several times"),
+        ({"data.test": ("test@tag",)}, "a tag begins a source line of text"),
         ({"data.train": ("train@tag",)}, "a tag begins a source line of text"),
         ({"data.mel_bands": 40}, "changes nothing here. Set data.src_kind='speech'"),
         ({"train.agreement_weight": 0.1}, "no model writes recordings"),

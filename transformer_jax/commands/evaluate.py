@@ -182,7 +182,7 @@ class _Keeper(NamedTuple):
         scores = score(hypotheses, references, *languages, others, is_read)
         settings = {
             "split": text.split,
-            "src_sha256": text_digest(sources),
+            "src_sha256": text_digest(self.translator.content(sources)),
             "ref_sha256": text_digest(itertools.chain(references, *others)),
             "checkpoint": self.loaded.checkpoint,
             **dataclasses.asdict(config.decode),

@@ -219,8 +219,6 @@ def _sources(config: Config) -> Iterator[str]:
                 f"numbers (data.src_kind={data.src_kind!r}; 0: subwords). Set "
                 f"model.features={features}."
             )
-    if data.src_kind != "text" and any("@" in one for one in (*data.train, *data.valid)):
-        yield f"a tag begins a source line of text, and data.src_kind={data.src_kind!r}."
     if (config.model.encoder == "none") == bool(data.sources):
         given = "data.directions" if data.directions else f"data.src={data.src!r}"
         yield (

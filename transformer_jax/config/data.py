@@ -123,12 +123,13 @@ class DataConfig:
     src_kind: str = key(
         "text",
         "what the source is; speech, pictures: lines of STEM.SRC name files of recordings (WAV, "
-        "FLAC) or pictures (PNG, JPEG) in the folder of that file or in one inside, and the model "
-        "reads rows of numbers instead of subwords (model.features)",
+        "FLAC) or pictures (PNG, JPEG) in data.path or in folders inside, and the model reads rows "
+        "of numbers instead of subwords (model.features)",
         choices_of="transformer_jax.text.features:KINDS",
         excludes={
             **dict.fromkeys(TEXT_ONLY, "it is for text"),
             "train.agreement_weight": "no model writes recordings or pictures",
+            "vocabulary.dropout": "every recording or picture would be stored several times",
             "data.source=grammar": "the built-in corpus is text",
             "data.source=parquet": "files of recordings or pictures are named in text files",
             "data.source=tfds": "files of recordings or pictures are named in text files",
@@ -137,7 +138,7 @@ class DataConfig:
     sample_rate: int = key(
         16_000,
         "samples a second of every recording",
-        at_least=1_000,
+        at_least=1,
         at_most=1_000_000,
         read_with=SPEECH,
     )
@@ -367,8 +368,8 @@ class DataConfig:
             yield "a weight is for training text. Leave it out."
         if not text.weight:
             yield "the weight 0 leaves the text out. Do not name it."
-        if text.tag and not self.sources:
-            yield "a tag begins a source line, and data.src='' has none. Leave it out."
+        if text.tag and not (self.sources and self.src_kind == "text"):
+            yield "a tag begins a source line of text, and there is none. Leave it out."
         if text.tag and split != "train" and code(text.tag) not in self.codes:
             yield f"no text of data.train has the tag {text.tag}, so the model does not know it."
         if text.tag in self.targets:

@@ -17,6 +17,10 @@ MONOTONIC = [f"model.cross_normalizer={name}" for name in ("monotonic", "chunkwi
 # Kinds of keys.
 WIDEST = 1_000_000
 WHOLE = "the source is read as a whole"
+IN_DECODER = {"model.sources": "each sentence begins with a word", "model.wait_k": WHOLE}
+IN_DECODER |= dict.fromkeys(
+    ("decode.coverage_penalty", "train.fertility_weight"), "nothing attends to that subword"
+)
 size = functools.partial(key, at_least=1, at_most=WIDEST)
 any_size = functools.partial(key, at_least=0, at_most=WIDEST)
 layers = functools.partial(key, at_least=1, at_most=1_000)  # they are compiled one by one
@@ -293,7 +297,7 @@ class ModelConfig:
         False,
         "the subword of the target language, which begins a source line (data.directions), is the "
         "decoder's first input in place of BOS, and the encoder does not see it",
-        excludes={"model.sources": "each sentence begins with a word", "model.wait_k": WHOLE},
+        excludes=IN_DECODER,
         read_with=("data.directions",),
     )
     source_eos: bool = option(

@@ -164,6 +164,12 @@ class LineTranslator:
             np.append(ids[: self.longest - 1], EOS) if len(ids) or ends else ids for ids in encoded
         ]
 
+    def content(self, lines: Sequence[str]) -> Iterator[str]:
+        """What sources are known by: the lines, or what the files have that they name."""
+        if self.read is None:
+            return iter(lines)
+        return (digest.hex() for digest in self.read.digests(lines))
+
     def with_target(self, line: str) -> str:
         """A source line with the code of its target language, which decode.to or itself names.
 
@@ -173,8 +179,9 @@ class LineTranslator:
         if not (self.to or self.targets) or not line.strip():
             return line
         known = self.targets or self.vocabulary.codes
-        if any(one in known for one in split_codes(line, self.vocabulary.codes)[0]):
-            return line
+        codes, sentence = split_codes(line, self.vocabulary.codes)
+        if any(one in known for one in codes):  # it comes first, as in training
+            return " ".join([*sorted(codes, key=lambda one: one not in known), sentence])
         if self.to is None:
             raise DataError(
                 f"Into which language? The line {line[:40]!r} does not say. Set decode.to (`--to`) "

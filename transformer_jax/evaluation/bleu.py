@@ -146,7 +146,8 @@ def format_scores(scores: Scores) -> str:
         (
             name,
             100 * found.rate,
-            f"%, 95 % interval {100 * found.low:.2f} to {100 * found.high:.2f}",
+            f"percent of the references'; 95 % interval {100 * found.low:.2f} to "
+            f"{100 * found.high:.2f}",
         )
         for name, found in (("WER", scores.wer), ("CER", scores.cer))
         if found is not None

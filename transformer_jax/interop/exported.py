@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from transformer_jax.config.keys import Key
 from transformer_jax.config.schema import KEYS, Config
 from transformer_jax.errors import UserError
 from transformer_jax.text.vocabulary import TableVocabulary, Vocabulary
@@ -65,6 +66,11 @@ class Exported(NamedTuple):
             (folder / name).write_bytes(model)
 
 
+def _of_a_part(key: Key) -> bool:
+    """Whether only a part of the model reads the key, which no format has."""
+    return any(setting.startswith("model.") for setting in key.read_with)
+
+
 def require_supported(config: Config, supported: Mapping[str, Sequence[Any]], what: str) -> None:
     """Refuses a model that a format cannot express: other engines would ignore what they lack.
 
@@ -81,7 +87,7 @@ def require_supported(config: Config, supported: Mapping[str, Sequence[Any]], wh
         f"model.{field.name}={value!r}"
         for field in dataclasses.fields(config.model)
         if field.name not in EXPRESSED | OF_OTHER_PARTS
-        and not KEYS[f"model.{field.name}"].read_with  # no format has a part that reads it
+        and not _of_a_part(KEYS[f"model.{field.name}"])
         and (value := getattr(config.model, field.name))
         not in supported.get(field.name, (field.default,))
     ]

@@ -48,9 +48,9 @@ class Ensemble(nn.Module):
     def decode_step(self, now: Now, memory: Memory, cache: Cache, prepared: Any) -> Stepped:
         """Log probabilities of the next subword of every hypothesis, and the new caches."""
         memories = [
-            Memory(decoder, memory.source_BM, output, first_B)
-            for decoder, output, first_B in zip(
-                memory.decoder, memory.output, memory.first_B, strict=True
+            Memory._make(own)
+            for own in zip(
+                memory.decoder, memory.source_BM, memory.output, memory.first_B, strict=True
             )
         ]
         own = zip(self.members, memories, cache.written, cache.carried, prepared, strict=True)
@@ -119,10 +119,7 @@ def mixed(
 
 
 def _joined_memories(memories: list[Memory]) -> Memory:
-    decoders = tuple(memory.decoder for memory in memories)
-    outputs = tuple(memory.output for memory in memories)
-    firsts = tuple(memory.first_B for memory in memories)
-    return Memory(decoders, memories[0].source_BM, outputs, firsts)
+    return Memory._make(zip(*memories, strict=True))
 
 
 def _joined_caches(caches: list[Cache]) -> Cache:

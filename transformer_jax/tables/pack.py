@@ -118,6 +118,8 @@ def pack(
                 f"--pack: {job.label} has train.init_from={config.train.init_from!r}, and a pack "
                 "holds no runs. Leave that row out with --rows, and run it here."
             )
+        if config.data.src_kind != "text":
+            raise ConfigError(f"--pack: {job.label} reads {config.data.src_kind}; a pack has text.")
         corpus = opened(config.data)
         texts = plain_corpora(corpus)
         if not all(isinstance(one, TextCorpus) for one in texts):

@@ -5,6 +5,7 @@ no positions.
 """
 
 import concurrent.futures
+import functools
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -74,18 +75,19 @@ class FeatureReader:
         self.kind, self.data = kind, data
         self.folder = None if folder is None else Path(os.path.expanduser(folder))
 
-    def __call__(self, lines: Sequence[str], first: int = 0) -> list[np.ndarray]:
+    def __call__(self, lines: Sequence[str], first: int | None = None) -> list[np.ndarray]:
         """The numbers of each line's file: float32 `[positions, features]`.
 
         Args:
           lines: names of files.
-          first: the number of the first line, from 0, for messages.
+          first: the number of the first line, from 0, for messages; None: it is not known.
 
         Raises:
-          UserError: a file cannot be read, or is not what the config says.
+          DataError: a file cannot be read, or is not what the config says.
         """
+        numbers = [None] * len(lines) if first is None else range(first, first + len(lines))
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
-            return list(threads.map(self._read, range(first, first + len(lines)), lines))
+            return list(threads.map(self._read, numbers, lines))
 
     def places(self, count: int) -> list[str]:
         """What that many positions are called."""
@@ -96,32 +98,48 @@ class FeatureReader:
         keys = repr(how_read(self.data)).encode()
         for number, line in enumerate(lines):
             if line.strip():
-                yield hashlib.sha256(keys + file_digest(self._path(number, line))).digest()
+                path = self._path(number, line)
+                stat = path.stat()
+                content = _digest(path, stat.st_size, stat.st_mtime_ns)
+                yield hashlib.sha256(keys + content).digest()
 
-    def _read(self, number: int, line: str) -> np.ndarray:
+    def _read(self, number: int | None, line: str) -> np.ndarray:
         if not line.strip():
             return np.zeros((0, self.kind.features(self.data)), np.float32)
         path = self._path(number, line)
         try:
             found = self.kind.read(path, self.data)
         except UserError as error:
-            raise DataError(f"Source line {number + 1}, {path}: {error}") from None
+            raise DataError(f"{_where(number)}{path}: {error}") from None
         if len(found) < FEWEST:
             raise DataError(
-                f"Source line {number + 1}, {path}: too small, it has one source position. Leave "
-                "it out, or lower data.stacked_frames or data.patch_width."
+                f"{_where(number)}{path}: too small, it has one source position. Leave it out, or "
+                "lower data.stacked_frames or data.patch_width."
             )
         return found
 
-    def _path(self, number: int, line: str) -> Path:
+    def _path(self, number: int | None, line: str) -> Path:
         path = Path(line.strip())
-        if self.folder is not None:
-            path = self.folder / path
-            if not path.resolve().is_relative_to(self.folder.resolve()):
-                raise DataError(
-                    f"Source line {number + 1}, {line.strip()!r:.80}: not in the folder "
-                    f"{self.folder}. Lines name files there, or in folders inside."
-                )
-        if not path.is_file():
-            raise DataError(f"Source line {number + 1}, {path}: no such file.")
-        return path
+        try:
+            if self.folder is not None:
+                path = self.folder / path
+                if not path.resolve().is_relative_to(self.folder.resolve()):
+                    raise DataError(
+                        f"{_where(number)}{line.strip()!r:.80}: not in the folder {self.folder}. "
+                        "Lines name files there, or in folders inside."
+                    )
+            if path.is_file():
+                return path
+        except (OSError, ValueError):  # too long for a name, or it has a NUL
+            pass
+        raise DataError(f"{_where(number)}{str(path)!r:.200}: no such file.")
+
+
+def _where(number: int | None) -> str:
+    return "" if number is None else f"Source line {number + 1}, "
+
+
+@functools.lru_cache(maxsize=1 << 20)  # every start asks several times
+def _digest(path: Path, size: int, modified_ns: int) -> bytes:
+    """SHA-256 of a file; another size or time of its last change is another file."""
+    return file_digest(path)

@@ -11,6 +11,8 @@ from transformer_jax.errors import ConfigError, DataError
 
 MOST_PIXELS = 1 << 24  # a picture is a sentence's worth of patches, not a poster
 WHITE = 1.0
+FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP")
+WRONG = (OSError, SyntaxError, ValueError, TypeError)  # what Pillow raises for damaged files
 OPENING = threading.Lock()  # filters of warnings are those of all threads
 
 
@@ -29,7 +31,7 @@ def read_picture(path: Path, data: DataConfig) -> np.ndarray:
     try:
         with OPENING, warnings.catch_warnings():  # the limit below is lower than Pillow's
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            opened = Image.open(path)
+            opened = Image.open(path, formats=FORMATS)
         with opened as image:
             width, height = image.size
             if width * height > MOST_PIXELS:  # before its pixels are decoded
@@ -43,7 +45,7 @@ def read_picture(path: Path, data: DataConfig) -> np.ndarray:
                 white = Image.new("RGBA", upright.size, "white")
                 upright = Image.alpha_composite(white, upright.convert("RGBA"))
             gray = np.asarray(upright.convert("L"), np.float32)
-    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError) as error:
+    except (*WRONG, UnidentifiedImageError, Image.DecompressionBombError) as error:
         raise DataError(f"not a picture that can be read ({error}).") from None
     return patches(gray / 127.5 - 1, data.patch_height, data.patch_width)
 

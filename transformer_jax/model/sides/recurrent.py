@@ -174,7 +174,9 @@ class RecurrentDecoder(Decoder):
 
     def remember(self, encoded_BMC: Array, source: Place) -> Remembered:
         """Keys, annotations and the first state."""
-        start_BH = self.attending.starts(encoded_BMC[:, :1])[:, 0]
+        first_B11 = jnp.argmax(source.segments != 0, axis=1)[:, None, None]  # that it sees
+        first_B1C = jnp.take_along_axis(encoded_BMC, first_B11, axis=1)
+        start_BH = self.attending.starts(first_B1C)[:, 0]
         return Remembered(self.attending.keys(encoded_BMC), encoded_BMC, start_BH)
 
     def step(
