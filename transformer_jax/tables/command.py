@@ -384,7 +384,10 @@ def _draw_attention(jobs: Sequence[Job], output: Output) -> None:
             continue
         command = ["attention", f"--workdir={job.folder}", f"--output={output.attention}"]
         command += ["--checkpoint=average"] if job.average else []
-        whole = [sys.executable, "-m", "transformer_jax", *command, "--", record.samples[0][0]]
+        source, data = record.samples[0][0], job.config().data
+        if data.src_kind != "text":
+            source = str(Path(data.path or "", source))
+        whole = [sys.executable, "-m", "transformer_jax", *command, "--", source]
         done = subprocess.run(whole, capture_output=True, text=True)
         if done.returncode:
             log.warning("cannot draw attention: %s", last_line(done.stderr))
