@@ -49,7 +49,7 @@ LOOKED_AT = 100  # pictures whose attention is read
 CONTROL = "none"
 ROWS: dict[str, Overrides] = {
     "sinusoidal": {},
-    "learned": {"model.positions": "learned", "model.max_positions": 160},
+    "learned": {"model.positions": "learned", "model.max_positions": 200},
     CONTROL: {"model.positions": "none"},
 }
 MOST, POINTED = 0.9, 0.8
