@@ -14,10 +14,15 @@ from experiments.time_series import (
     MODELS,
     NLINEAR,
     PAST,
+    RATES,
+    Kept,
     Series,
     count_of,
     error_of,
+    label_of,
+    parts_of,
     read_series,
+    rows_of,
     train,
     verdicts,
     windows,
@@ -83,14 +88,15 @@ def test_the_error_counts_every_window_and_takes_the_past_in_order():
     np.testing.assert_array_equal(np.concatenate(pasts), past[:, ::-1])
 
 
-def test_training_keeps_the_best_epoch(monkeypatch):
-    monkeypatch.setattr(time_series, "EPOCHS", 3)
+def test_training_keeps_the_best_step(monkeypatch):
+    monkeypatch.setattr(time_series, "STEPS", 30)
+    monkeypatch.setattr(time_series, "VALID_EVERY", 10)
     draw = np.random.default_rng(0)
     hours = np.sin(np.arange(1_100) * 2 * np.pi / 24)[:, None] + 0.1 * draw.normal(size=(1_100, 1))
     parts = [hours[:700], hours[200:760], hours[400:]]
     series = Series(*(part.astype(np.float32) for part in parts))
     found = train(NLINEAR, series, 1e-2, 0, np.arange(PAST))
-    assert found.epoch == 3 and found.test < 0.4
+    assert found.step == 30 and found.test < 0.4
     worse = train(NLINEAR, series, 10.0, 0, np.arange(PAST))
     assert worse.valid > found.valid
 
@@ -102,8 +108,28 @@ def test_training_keeps_the_best_epoch(monkeypatch):
         ([0.374, 0.375, 0.3745], [0.399, 0.400, 0.401], ["holds", "does not hold"]),
         ([0.374, 0.375, 0.3745], [0.330, 0.331, 0.332], ["holds", "does not hold"]),
         ([0.39, 0.391, 0.3905], [0.380, 0.385, 0.400], ["does not hold", "not decided"]),
+        ([0.374, 0.375], [], ["holds", "not run"]),
+        ([], [], ["not run", "not run"]),
     ],
 )
 def test_verdicts(line, encoder, want):
-    found = {NLINEAR: {"test": line}, ENCODER: {"test": encoder}}
-    assert list(verdicts(found).values()) == want
+    found = {"last value": [0, 1.3, 0]}
+    for name, errors in ((NLINEAR, line), (ENCODER, encoder)):
+        rate = RATES[name][1]
+        found |= {label_of(name, rate, seed): [0, x, 150] for seed, x in enumerate(errors)}
+        found |= {label_of(name, RATES[name][0], 0): [0, 9, 150]} if errors else {}
+    assert list(verdicts(rows_of(found)).values()) == want
+    *_, table = parts_of(found)
+    assert len(table.rows) == 1 + bool(line) + bool(encoder)
+
+
+def test_what_was_measured_is_not_measured_again(tmp_path):
+    path = tmp_path / "evidence.json"
+    asked = []
+
+    def ask():
+        asked.append(1)
+        return np.float32(0.5), 0.25, 150
+
+    assert Kept(path)("a", ask) == Kept(path)("a", ask) == (0.5, 0.25, 150)
+    assert len(asked) == 1
