@@ -57,7 +57,7 @@ def same(one: Batch, two: Batch) -> bool:
     """Whether two batches are equal in every array, type included."""
     return all(
         a.dtype == b.dtype == np.int32 and np.array_equal(a, b)
-        for a, b in zip((*one.src, *one.tgt), (*two.src, *two.tgt), strict=True)
+        for a, b in zip(*map(jax.tree.leaves, (one, two)), strict=True)
     )
 
 
@@ -81,7 +81,7 @@ def test_a_packed_batch_by_hand():
     assert got.tgt.ids.tolist() == [[13, EOS, 0, 0, 0, 0, 0], [10, 11, 12, EOS, 9, EOS, 0]]
     assert got.tgt.segments.tolist() == [[1, 1, 0, 0, 0, 0, 0], [1, 1, 1, 1, 2, 2, 0]]
     assert got.tgt.positions.tolist() == [[0, 1, 0, 0, 0, 0, 0], [0, 1, 2, 3, 0, 1, 0]]
-    assert {x.dtype for x in (*got.src, *got.tgt)} == {np.dtype(np.int32)}
+    assert {x.dtype for x in jax.tree.leaves(got)} == {np.dtype(np.int32)}
 
 
 @pytest.mark.parametrize("rows", [1, 7, 64, 3 * len(PLAN) + 1])

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 
@@ -24,6 +25,7 @@ from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.text.vocabulary import EOS, load_vocabulary
 from transformer_jax.text.vocabulary_training import train_vocabulary
 from transformer_jax.training import data, text_checks
+from transformer_jax.training import vocabulary as vocabulary_module
 from transformer_jax.training.data import TrainingData, load_data, nominal_shape
 from transformer_jax.training.program import BatchShape
 
@@ -85,7 +87,7 @@ def test_a_second_run_finds_the_vocabulary_made(tmp_path, monkeypatch):
         trained.append((config.size, seed))
         return train_vocabulary(lines, config, seed)
 
-    monkeypatch.setattr(data, "train_vocabulary", spy)
+    monkeypatch.setattr(vocabulary_module, "train_vocabulary", spy)
     first, second = (load(tmp_path / name).vocabulary for name in "ab")
     assert first.digest == second.digest and len(trained) == 1
     load(tmp_path / "c", data__train=("train", "valid"))  # other text
@@ -99,8 +101,12 @@ def test_validation_is_every_pair_once_in_batches_of_one_shape(tmp_path):
     batches = list(data.valid_batches(np.arange(data.valid_shape.rows)))
     assert len(batches) > 1
     for batch in batches:
-        assert [part.shape for part in batch.src] == [data.valid_shape[:2]] * 3
-        assert [part.shape for part in batch.tgt] == [data.valid_shape[::2]] * 3
+        assert [part.shape for part in jax.tree.leaves(batch.src)] == [
+            (data.valid_shape.rows, data.valid_shape.src_length)
+        ] * 3
+        assert [part.shape for part in jax.tree.leaves(batch.tgt)] == [
+            (data.valid_shape.rows, data.valid_shape.tgt_length)
+        ] * 3
     assert pairs_in(batches) == pairs_of(data.valid)
 
 
@@ -224,7 +230,7 @@ def test_the_batch_holds_about_the_tokens_that_are_asked_for(tmp_path):
     assert data.shape.rows % 8 == 0
     assert abs(tokens - 1200) <= 4 * data.shape.tgt_length
     nominal = nominal_shape(runs.tiny_config(train__tokens_per_batch=1200))
-    assert nominal == (24, 48, 48, False), "25.8 rows at 97 %, rounded down to a multiple of 8"
+    assert nominal == BatchShape(24, 48, 48), "25.8 rows at 97 %, rounded down to a multiple of 8"
     assert nominal_shape(runs.tiny_config(data__alignments=True)).has_links
 
 
