@@ -16,7 +16,7 @@ from transformer_jax.commands.evaluate import _latency, _parts_of, _Text
 from transformer_jax.commands.evaluate import evaluate as evaluate_command
 from transformer_jax.decoding.lines import LineTranslator
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.evaluation.bleu import format_scores, score
+from transformer_jax.evaluation.bleu import as_dict, format_scores, score
 from transformer_jax.files import read_json
 from transformer_jax.reporting.provenance import revision
 from transformer_jax.runs.evaluations import find_evaluation
@@ -48,7 +48,7 @@ def test_hypotheses_and_scores_are_kept(run, capsys):
     references = runs.read_lines(runs.tiny_corpus() / "test.de")
     assert len(hypotheses) == len(references) == record["sentences"] == runs.SIZES["test"]
     want = score(hypotheses, references, "en", "de")
-    assert {name: record[name] for name in want._fields} == want._asdict()
+    assert {name: record[name] for name in as_dict(want)} == as_dict(want)
     assert record["bleu_signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a")
     settings = {"checkpoint": "40", "beam_size": 2, "length_penalty": 0.6, "max_extra_length": 10}
     settings |= {"coverage_penalty": 0.0, "max_length": 64, "tokens_per_batch": 256}

@@ -9,6 +9,7 @@ import pytest
 
 from transformer_jax.errors import DataError
 from transformer_jax.evaluation.bleu import (
+    as_dict,
     format_scores,
     lowercased_tokens,
     paper_tokens,
@@ -199,8 +200,18 @@ def test_every_line_shown_names_score_direction_and_signature_and_json_has_every
         ["lowercased", f"{scores.lowercased_bleu:.2f}", "en→de", scores.lowercased_bleu_signature],
         ["chrF2", f"{scores.chrf:.2f}", "en→de", scores.chrf_signature],
     ]
-    assert json.loads(to_json(scores)) == scores._asdict()
+    assert json.loads(to_json(scores)) == as_dict(scores) and as_dict(scores).keys() == {
+        name for name in scores._fields if name not in ("wer", "cer")
+    }
     assert "en→de" in to_json(scores)
+
+
+def test_of_what_is_read_error_rates_are_shown_too():
+    scores = score(["one two", "three"], ["one two", "three four"], "wavs", "en", is_read=True)
+    *_, words, characters = format_scores(scores).splitlines()
+    assert words.split()[:3] == ["WER", "25.00", "wavs→en"] and "95 % interval 0.00 to" in words
+    assert characters.split()[:2] == ["CER", f"{100 * 5 / 17:.2f}"]
+    assert json.loads(to_json(scores))["wer"] == scores.wer._asdict()
 
 
 def test_an_empty_translation_counts_against_the_score_and_does_not_crash():
