@@ -138,7 +138,7 @@ def read_by(job: Job) -> Evidence:
 
 def drawn_attention(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """What is looked at where the first words of a picture are written, drawn on the picture."""
-    path = folder / "attention.png"
+    path = folder / "cells.png"
     job = jobs[0]
     if not path.exists() and job.folder.exists():
         import matplotlib.pyplot as plt
