@@ -149,7 +149,7 @@ def drawn_attention(folder: Path, jobs: Sequence[Job]) -> list[Part]:
         text = (TEXT / "test.words").read_text(encoding="utf-8").splitlines()[0]
         cross = load(job.folder).attention(str(file), text).kinds["cross"]
         begins = [n for n, piece in enumerate(cross.attending) if piece.startswith("\u2581")]
-        figure, axes = plt.subplots(1, SIDE * SIDE, figsize=(9, 1.5))
+        figure, axes = plt.subplots(1, SIDE * SIDE, figsize=(9, 1.1))
         for axis, row, word in zip(axes, begins, text.split(), strict=True):
             weights = cross.weights_NHLM[-1].mean(0)[row].reshape(SIDE * PIXELS // PATCH, -1)
             extent = (0, SIDE * PIXELS, SIDE * PIXELS, 0)
