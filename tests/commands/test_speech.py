@@ -25,6 +25,7 @@ KEYS = {
     "model.features": 16,
     "vocabulary.size": 280,
     "train.row_length": 16,
+    "train.steps": 10,
 }
 
 
@@ -97,9 +98,9 @@ def test_a_run_reads_recordings(spoken, capsys, monkeypatch):
 def test_training_continues_as_if_it_had_not_stopped(spoken, tmp_path):
     keys = {"data.path": str(spoken), **KEYS}
     given = {name.replace(".", "__"): value for name, value in keys.items()}
-    assert runs.train(tmp_path / "run", **given, train__steps=2) == 0
+    assert runs.train(tmp_path / "run", **{**given, "train__steps": 2}) == 0
     assert runs.train(tmp_path / "run", **given) == 0
-    got, whole = (runs.arrays(one / "run" / "checkpoints" / "40") for one in (tmp_path, spoken))
+    got, whole = (runs.arrays(one / "run" / "checkpoints" / "10") for one in (tmp_path, spoken))
     assert got.keys() == whole.keys()
     for name, values in whole.items():
         np.testing.assert_array_equal(got[name], values, err_msg=name)

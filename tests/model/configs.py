@@ -35,6 +35,7 @@ CHANGES: dict[str, dict[str, Any]] = {
         output_bias=True,
         output="copy",
         watched_heads=2,
+        code_in_decoder=True,
     ),
     "rotary": dict(positions="rotary", d_k=6, cross_score="additive"),
     "alibi-monotonic": dict(positions="alibi", cross_normalizer="monotonic"),
@@ -86,6 +87,7 @@ CHANGES: dict[str, dict[str, Any]] = {
         norm="pre",
         norm_kind="rms",
         attention_memory="coverage_embedding",
+        features=6,
     ),
     "sink-talking-heads": dict(
         normalizer="sink", cross_normalizer="talking_heads", positions="kerple"
@@ -154,24 +156,18 @@ CHANGES: dict[str, dict[str, Any]] = {
         max_positions=32,
         num_decoder_layers=3,
     ),
-    "convolutional-encoder": dict(encoder="convolutional", kernel_width=5),
+    "convolutional-encoder": dict(encoder="convolutional", kernel_width=5, features=6),
     "recurrent-to-convolutional": dict(encoder="recurrent", decoder="convolutional", d_hidden=17),
     "recurrent-encoder": dict(
         encoder="recurrent", d_hidden=17, attention_memory="coverage", source_eos=False
     ),
-    "recurrent-decoder": dict(decoder="recurrent", d_hidden=17, norm="pre"),
+    "recurrent-decoder": dict(decoder="recurrent", d_hidden=17, norm="pre", code_in_decoder=True),
     "two-sources": dict(sources=2, window=5, num_encoder_layers=2, output="copy"),
     "parallel-sources": dict(sources=2, combination="parallel", output="copy", window=5),
     "serial-sources": dict(sources=3, combination="serial", output="copy", norm="pre"),
     "hierarchical-sources": dict(sources=2, combination="hierarchical", num_key_heads=1),
     "gated-sources": dict(sources=3, combination="gated", attention_bias=True, output="copy"),
     "three-sources": dict(sources=3, encoder="convolutional", decoder="recurrent"),
-    "features": dict(features=6, attention_memory="coverage_embedding"),
-    "features-convolutional": dict(
-        features=6, encoder="convolutional", cross_normalizer="chunkwise", tie_embeddings=False
-    ),
-    "code-in-decoder": dict(code_in_decoder=True, output="copy", num_decoder_layers=2),
-    "code-in-recurrent-decoder": dict(code_in_decoder=True, decoder="recurrent", d_hidden=17),
     "language-model": dict(
         encoder="none", num_decoder_layers=2, positions="rotary", d_k=6, output="history"
     ),
