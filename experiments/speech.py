@@ -231,6 +231,7 @@ def _mean(found: Evidence) -> float:
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and what was measured of every row."""
     found = of_jobs(folder / "evidence.json", jobs, speech_of)
+    rows = dict.fromkeys(job.row for job in jobs)
     columns = [
         Column("word errors, known speakers, %", lambda x: 100 * x["test"], ".1f"),
         Column("a new speaker, %", lambda x: 100 * x["unheard"], ".1f"),
@@ -240,9 +241,9 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     ]
     return [
         Heading("Verdicts"),
-        Table(["row", *CLAIMS], [[row, *verdicts_on(found, row)] for row in ROWS]),
+        Table(["row", *CLAIMS], [[row, *verdicts_on(found, row)] for row in rows]),
         Heading("Errors, and where attention looks"),
-        means(columns, found, ROWS),
+        means(columns, found, rows),
     ]
 
 
