@@ -232,9 +232,8 @@ class Run:
         self.loaded.translating()
         if (sources is None) != (references is None):
             raise ConfigError("sources and references belong together: give both or neither.")
-        folder = None
+        data = self.config.data
         if sources is None or references is None:
-            folder = self.config.data.path
             run = RunFolder(self.loaded.folders[0])
             if run.is_imported or not isinstance(split, str):
                 raise ConfigError(
@@ -243,12 +242,11 @@ class Run:
                 )
             pairs = pairs_of_split(self.config, split, run)
             sources, references = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
+            if data.src_kind != "text":
+                sources = [name and os.path.join(data.path or "", name) for name in sources]
         given, wanted = _paired(sources, references)
-        lines = self.loaded.line_translator(1, folder)
-        found = [best.text for best, *_ in lines(given)]
-        lines.warn_of_cut()
-        data = self.config.data
-        return score(found, wanted, *data.between(split), is_read=data.src_kind != "text")
+        is_read = data.src_kind != "text"
+        return score(self.translate(given), wanted, *data.between(split), is_read=is_read)
 
     @_in_python_s_words
     def logits(self, sources: Sequence[str], targets: Sequence[str]) -> list[PairLogits]:

@@ -121,7 +121,7 @@ def parameters_and_outputs():
 @pytest.mark.parametrize(("side", "segment"), [("src", 1), ("src", 2), ("tgt", 1)])
 def test_a_sentence_s_nan_vectors_do_not_reach_its_neighbors_in_the_row(side, segment):
     params, outputs = parameters_and_outputs()
-    ids, segments, _ = getattr(BATCH, side)
+    ids, segments, *_ = getattr(BATCH, side)
     own = (segments == segment) & (np.arange(len(ids))[:, None] == 1)
     name = {"src": "embedding", "tgt": "tgt_embedding"}[side]
     of_no_other = np.setdiff1d(ids[own], ids[~own])

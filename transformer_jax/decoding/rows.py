@@ -68,7 +68,6 @@ class SearchShape(NamedTuple):
     rows: int
     together: int  # rows that sentences enter at once
     src_length: int
-    features: int  # numbers at each source position; 0: subwords
     beam_size: int
     n_best: int
     size: int  # subwords of the longest possible translation
@@ -78,6 +77,7 @@ class SearchShape(NamedTuple):
     exclusions: Exclusions = NOTHING
     sampling: SamplingFilter | None = None  # None: beam search
     groups: int = 1  # groups of beams; beam_size and n_best are multiples of it
+    features: int = 0  # numbers at each source position; 0: subwords
 
     @property
     def queue(self) -> int:
