@@ -33,7 +33,7 @@ from PIL import Image
 
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
 from experiments.judging import HOLDS, OPEN, Column, judged, means
-from experiments.short_demo import SHORT_DEMO
+from experiments.own_text import on_text, write_split
 from transformer_jax.evaluation.attention import Attention
 from transformer_jax.reporting.page import Heading, Part, Picture, Table
 from transformer_jax.reporting.plots import save_figure
@@ -94,9 +94,7 @@ def write_text(folder: Path, images: np.ndarray, labels: Sequence[int]) -> None:
             names.append(f"{stem}/{number}.png")
             Image.fromarray(grid_of(images, own)).save(folder / names[-1])
             texts.append(text_of(labels, own))
-        for suffix, lines in {"files": names, "words": texts}.items():
-            path = folder / f"{stem}.{suffix}"
-            path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        write_split(folder, stem, {"files": names, "words": texts})
 
 
 # Measurement ---------------------------------------------------------------------------------
@@ -195,17 +193,14 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     ]
 
 
-SMALL = SHORT_DEMO._replace(
-    overrides={
-        **SHORT_DEMO.overrides,
-        "data.source": "files",
-        "data.path": str(TEXT),
+SMALL = on_text(
+    TEXT,
+    {
         "data.src": "files",
         "data.tgt": "words",
         "data.src_kind": "pictures",
         "data.patch_height": PATCH,
         "data.patch_width": PATCH,
-        "data.pairs": 20_000,  # the default: the preset's is for another text
         "vocabulary.size": 315,  # every word is a subword
         "model.features": PATCH * PATCH,
         "model.dropout": 0.1,
@@ -216,7 +211,7 @@ SMALL = SHORT_DEMO._replace(
         "train.tokens_per_batch": 300,
         "train.row_length": 50,
         "decode.beam_size": 1,
-    }
+    },
 )
 EXPERIMENT = Experiment(
     "digit_grids", ROWS, {"small": SMALL}, __doc__, findings=findings, metrics=("perplexity",)

@@ -37,7 +37,7 @@ import numpy as np
 
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
 from experiments.judging import Column, judged, means
-from experiments.short_demo import SHORT_DEMO
+from experiments.own_text import on_text, write_split
 from grammar.entries import Noun
 from grammar.german import DEFINITE
 from grammar.lexicon import NOUNS
@@ -145,16 +145,13 @@ def splits() -> dict[str, list[Document]]:
 
 def write_text(folder: Path) -> None:
     """Writes the splits as files STEM.en, STEM.de and STEM.doc."""
-    folder.mkdir(parents=True, exist_ok=True)
     for stem, split in splits().items():
         lines = {
             "en": [line for one in split for line in one.en],
             "de": [line for one in split for line in one.de],
-            "doc": [str(number) for number, _ in enumerate(split) for _ in range(2)],
+            "doc": [number for number, _ in enumerate(split) for _ in range(2)],
         }
-        for suffix, own in lines.items():
-            path = folder / f"{stem}.{suffix}"
-            path.write_text("".join(f"{line}\n" for line in own), encoding="utf-8")
+        write_split(folder, stem, lines)
 
 
 # Measurement ---------------------------------------------------------------------------------
@@ -260,19 +257,16 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     ]
 
 
-SMALL = SHORT_DEMO._replace(
-    overrides={
-        **SHORT_DEMO.overrides,
-        "data.source": "files",
-        "data.path": str(TEXT),
-        "data.pairs": 20_000,  # the default: the preset's is for another text
+SMALL = on_text(
+    TEXT,
+    {
         "vocabulary.size": 1_000,
         "train.steps": 800,
         "train.decay_steps": 800,
         "train.valid_every": 400,
         "train.checkpoint_every": 400,
         "decode.beam_size": 1,
-    }
+    },
 )
 EXPERIMENT = Experiment("documents", ROWS, {"small": SMALL}, __doc__, findings=findings)
 

@@ -32,7 +32,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
 from experiments.judging import FAILS, OPEN, Column, judged, means
-from experiments.short_demo import SHORT_DEMO
+from experiments.own_text import on_text, write_split
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
@@ -111,31 +111,33 @@ CHANGES: dict[str, Callable[[str], str]] = {
     ALIKE: look_alike,
     SWAPPED: swapped,
 }
+# How a line is drawn, of which this is the number.
+WAYS: dict[str, Callable[[str, int], np.ndarray]] = {
+    CLEAN: lambda line, number: drawn(line),
+    ALIKE: lambda line, number: drawn(look_alike(line)),
+    SWAPPED: lambda line, number: drawn(swapped(line)),
+    NOISY: lambda line, number: noisy(drawn(line), number),
+    LARGE: lambda line, number: drawn(line, LARGER),
+}
 
 
 def write_text(folder: Path) -> None:
     """Writes STEM.en, STEM.de and STEM.files, and the pictures that STEM.files names."""
     for stem, count in SIZES.items():
         pairs = built_in_pairs(stem, count)
-        ways = CHANGES if stem == "test" else {CLEAN: CHANGES[CLEAN]}
-        for way, change in ways.items():
+        ways = WAYS if stem == "test" else (CLEAN,)
+        for way in ways:
             (folder / stem / way).mkdir(parents=True, exist_ok=True)
             for number, pair in enumerate(pairs):
-                Image.fromarray(drawn(change(pair.src))).save(file_of(folder, stem, way, number))
-        for way in (NOISY, LARGE) if stem == "test" else ():
-            (folder / stem / way).mkdir(parents=True, exist_ok=True)
-            for number, pair in enumerate(pairs):
-                pixels = noisy(drawn(pair.src), number) if way == NOISY else drawn(pair.src, LARGER)
-                Image.fromarray(pixels).save(file_of(folder, stem, way, number))
+                picture = Image.fromarray(WAYS[way](pair.src, number))
+                picture.save(file_of(folder, stem, way, number))
         names = [file_of(folder, stem, CLEAN, n).relative_to(folder) for n in range(count)]
         lines = {
             "en": [pair.src for pair in pairs],
             "de": [pair.tgt for pair in pairs],
-            "files": list(map(str, names)),
+            "files": names,
         }
-        for suffix, own in lines.items():
-            path = folder / f"{stem}.{suffix}"
-            path.write_text("".join(f"{line}\n" for line in own), encoding="utf-8")
+        write_split(folder, stem, lines)
 
 
 def file_of(folder: Path, stem: str, way: str, number: int) -> Path:
@@ -154,7 +156,7 @@ def bleu_of(job: Job) -> Evidence:
     pairs = built_in_pairs("test", SIZES["test"])
     references = [[pair.tgt for pair in pairs]]
     found: Evidence = {}
-    for way in (*CHANGES, NOISY, LARGE):
+    for way in WAYS:
         if job.row == PICTURES:
             lines = [str(file_of(TEXT, "test", way, n)) for n in range(len(pairs))]
         elif way in CHANGES:
@@ -191,8 +193,7 @@ def _kept(found: Evidence) -> float:
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and the BLEU of both rows in each way."""
     found = of_jobs(folder / "evidence.json", jobs, bleu_of)
-    ways = (*CHANGES, NOISY, LARGE)
-    columns = [Column(way, lambda x, way=way: x.get(way), ".1f") for way in ways]
+    columns = [Column(way, lambda x, way=way: x.get(way), ".1f") for way in WAYS]
     return [
         Heading("Verdicts"),
         Table(["claim", "verdict"], [list(x) for x in zip(CLAIMS, verdicts(found), strict=True)]),
@@ -201,20 +202,17 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     ]
 
 
-SMALL = SHORT_DEMO._replace(
-    overrides={
-        **SHORT_DEMO.overrides,
-        "data.source": "files",
-        "data.path": str(TEXT),
+SMALL = on_text(
+    TEXT,
+    {
         "data.tgt": "de",
-        "data.pairs": 20_000,  # the default: the preset's is for another text
         "model.dropout": 0.1,
         "train.steps": 1_500,
         "train.decay_steps": 1_500,
         "train.valid_every": 500,
         "decode.beam_size": 1,
         "decode.max_length": 96,
-    }
+    },
 )
 EXPERIMENT = Experiment("pictures", ROWS, {"small": SMALL}, __doc__, findings=findings)
 

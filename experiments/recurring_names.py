@@ -7,14 +7,14 @@ name better at its second mention with a pointer to what it has read (Merity et 
 model.output=history), or with a cache of its own states, which needs no training (Grave et al.
 2017), than with attention and a softmax alone?
 
-The text is made of the built-in corpus: documents of 20 English sentences, a line each, of which 6
-have a name; two invented names take turns (each of three syllables, and no name of one split is in
-another). 3,000 documents to train on, 60 to choose the cache's settings, 100 to test. The rows are
-language models (model.encoder=none) of 2 layers, d_model 128, 800 updates of 2,000 subwords: with
-the softmax and with the pointer. The cache is added to the models of the row softmax: p = (1 - l)
-p_model + l p_cache, where p_cache(w) is the sum of exp(theta h . h_i) over the earlier positions i
-after which w came, normalized; h is the decoder's output. l and theta are chosen once for each
-model, by the validation documents.
+The text consists of documents, one a line: 20 English sentences of the built-in corpus. In 6 of the
+20 a person is named, by one of two invented names of three syllables, which take turns; no name of
+one split is in another. 3,000 documents to train on, 60 to choose the cache's settings, 100 to
+test. The rows are language models (model.encoder=none) of 2 layers, d_model 128, 800 updates of
+2,000 subwords: with the softmax and with the pointer. The cache is added to the models of the row
+softmax: p = (1 - l) p_model + l p_cache, where p_cache(w) is the sum of exp(theta h . h_i) over the
+earlier positions i after which w came, normalized; h is the decoder's output. l and theta are
+chosen once for each model, by the validation documents.
 
 What a name costs is the sum of the negative log probabilities of its subwords, in nats, given
 everything before; a first mention is the first one in the document.
@@ -39,7 +39,7 @@ import numpy as np
 
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
 from experiments.judging import Column, judged, means
-from experiments.short_demo import SHORT_DEMO
+from experiments.own_text import on_text, write_split
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
@@ -97,10 +97,8 @@ def documents(split: str) -> list[Document]:
 
 def write_text(folder: Path) -> None:
     """Writes STEM.en, a document a line."""
-    folder.mkdir(parents=True, exist_ok=True)
     for split in SIZES:
-        lines = "".join(f"{one.text}\n" for one in documents(split))
-        (folder / f"{split}.en").write_text(lines, encoding="utf-8")
+        write_split(folder, split, {"en": [one.text for one in documents(split)]})
 
 
 # Measurement ---------------------------------------------------------------------------------
@@ -255,14 +253,11 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     ]
 
 
-SMALL = SHORT_DEMO._replace(
-    overrides={
-        **SHORT_DEMO.overrides,
-        "data.source": "files",
-        "data.path": str(TEXT),
+SMALL = on_text(
+    TEXT,
+    {
         "data.src": "",
         "data.tgt": "en",
-        "data.pairs": 20_000,  # the default: the preset's is for another text
         "data.max_length": LONGEST,
         "vocabulary.size": 1_000,
         "model.encoder": "none",
@@ -273,7 +268,7 @@ SMALL = SHORT_DEMO._replace(
         "train.valid_every": 400,
         "train.checkpoint_every": 400,
         "decode.max_length": LONGEST,
-    }
+    },
 )
 EXPERIMENT = Experiment(
     "recurring_names", ROWS, {"small": SMALL}, __doc__, findings=findings, metrics=("perplexity",)

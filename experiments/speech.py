@@ -43,7 +43,7 @@ import numpy as np
 
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
 from experiments.judging import Column, judged, means
-from experiments.short_demo import SHORT_DEMO
+from experiments.own_text import on_text, write_split
 from transformer_jax.evaluation.attention import Attention
 from transformer_jax.evaluation.word_errors import word_errors
 from transformer_jax.reporting.page import Heading, Part, Table
@@ -129,10 +129,7 @@ def write_text(folder: Path, samples: dict[str, np.ndarray]) -> None:
             with wave.open(str(folder / names[-1]), "wb") as sound:
                 sound.setparams((1, 2, RATE, 0, "NONE", ""))
                 sound.writeframes(np.concatenate([samples[name] for name in one.names]).tobytes())
-        lines = {"wavs": names, "words": [one.text for one in strings(stem)]}
-        for suffix, own in lines.items():
-            path = folder / f"{stem}.{suffix}"
-            path.write_text("".join(f"{line}\n" for line in own), encoding="utf-8")
+        write_split(folder, stem, {"wavs": names, "words": [one.text for one in strings(stem)]})
 
 
 def joins_of(folder: Path, samples: dict[str, np.ndarray]) -> list[list[float]]:
@@ -247,18 +244,15 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     ]
 
 
-SMALL = SHORT_DEMO._replace(
-    overrides={
-        **SHORT_DEMO.overrides,
-        "data.source": "files",
-        "data.path": str(TEXT),
+SMALL = on_text(
+    TEXT,
+    {
         "data.src": "wavs",
         "data.tgt": "words",
         "data.src_kind": "speech",
         "data.sample_rate": RATE,
         "data.mel_bands": 40,
         "data.stacked_frames": 4,
-        "data.pairs": 20_000,  # the default: the preset's is for another text
         "data.max_length": 160,
         "vocabulary.size": 315,  # every word is a subword
         "model.features": 160,
@@ -271,7 +265,7 @@ SMALL = SHORT_DEMO._replace(
         "train.row_length": 16,
         "decode.beam_size": 1,
         "decode.max_length": 160,
-    }
+    },
 )
 LONG = {"train.steps": 2_400, "train.decay_steps": 2_400, "train.checkpoint_every": 800}
 SCALES = {

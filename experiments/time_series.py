@@ -8,7 +8,7 @@ with the mean squared error of standardized columns. Zeng et al. 2023 found that
 beats every Transformer of its time: 0.374 (NLinear) and 0.375 (DLinear). Nie et al. 2023 answered
 with patches: about 0.375. What do a line and this project's encoder give here?
 
-The first 8,640 hours train, the next 2,880 choose the epoch, the last 2,880 test, as in both
+The first 8,640 hours train, the next 2,880 choose the step, the last 2,880 test, as in both
 papers; each column is standardized by the mean and deviation of its training part, and every window
 of the test counts. The rows: the last value repeated; NLinear, a matrix from 336 hours to 96 on
 what each hour is above the last one; DLinear, two matrices, one for the mean over 25 hours around
@@ -285,7 +285,7 @@ class Row(NamedTuple):
 
 
 def rows_of(found: Mapping[str, Sequence[float]]) -> dict[str, Row]:
-    """The rows of which something was measured; the rate is that of most seeds."""
+    """What the table shows: each row that was measured, at the learning rate that was chosen."""
     rows = {}
     for name in (*MODELS, *(name + SHUFFLED for name in MODELS)):
         own = [

@@ -1,0 +1,22 @@
+"""Text that an experiment makes itself, and the short demo trained on it."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from experiments.short_demo import SHORT_DEMO
+from transformer_jax.tables.experiment import Overrides, Scale
+
+
+def on_text(folder: Path, overrides: Overrides) -> Scale:
+    """The short demo on text files in a folder, with further keys."""
+    files = {"data.source": "files", "data.path": str(folder)}
+    files["data.pairs"] = 20_000  # the default: the preset's is for the built-in corpus
+    return SHORT_DEMO._replace(overrides={**SHORT_DEMO.overrides, **files, **overrides})
+
+
+def write_split(folder: Path, stem: str, sides: Mapping[str, Iterable[object]]) -> None:
+    """Writes the files STEM.SUFFIX of a split, from the lines of each suffix."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for suffix, lines in sides.items():
+        text = "".join(f"{line}\n" for line in lines)
+        (folder / f"{stem}.{suffix}").write_text(text, encoding="utf-8")
