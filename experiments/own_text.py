@@ -9,8 +9,11 @@ from transformer_jax.tables.experiment import Overrides, Scale
 
 def on_text(folder: Path, overrides: Overrides) -> Scale:
     """The short demo on text files in a folder, with further keys."""
-    files = {"data.source": "files", "data.path": str(folder)}
-    files["data.pairs"] = 20_000  # the default: the preset's is for the built-in corpus
+    files = {
+        "data.source": "files",
+        "data.path": str(folder),
+        "data.pairs": 20_000,  # the default: the preset's is for the built-in corpus
+    }
     return SHORT_DEMO._replace(overrides={**SHORT_DEMO.overrides, **files, **overrides})
 
 
