@@ -93,7 +93,7 @@ def test_no_array_of_a_training_step_has_a_number_for_each_pair_of_positions(pos
         def loss(params):
             side = Packed(shape, shape, shape)
             # One source position: the cross-attention of a window is to the whole source.
-            source = Packed(*(x[:, :1] for x in side))
+            source = Packed(shape[:, :1], shape[:, :1], shape[:, :1])
             encoded = model.apply({"params": params}, side, method="encode").sum()
             return encoded + model.apply({"params": params}, source, side).sum()
 
