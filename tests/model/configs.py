@@ -168,6 +168,12 @@ CHANGES: dict[str, dict[str, Any]] = {
     "hierarchical-sources": dict(sources=2, combination="hierarchical", num_key_heads=1),
     "gated-sources": dict(sources=3, combination="gated", attention_bias=True, output="copy"),
     "three-sources": dict(sources=3, encoder="convolutional", decoder="recurrent"),
+    "prefix": dict(
+        encoder="prefix", num_decoder_layers=2, positions="rotary", d_k=6, num_key_heads=1
+    ),
+    "causal-prefix": dict(
+        encoder="causal_prefix", norm="pre", attention_kernel="fused", features=6, output="history"
+    ),
     "language-model": dict(
         encoder="none", num_decoder_layers=2, positions="rotary", d_k=6, output="history"
     ),

@@ -1,4 +1,8 @@
-"""A decoder without an encoder, beside an encoder-decoder whose attention to the source is cut."""
+"""Decoders without encoder-decoder attention: language models, and those that read a source.
+
+A language model is compared with an encoder-decoder whose attention to the source is cut; one that
+reads a source (model.encoder=prefix) with the language model of both texts, and with an encoder.
+"""
 
 import jax
 import numpy as np
@@ -10,6 +14,10 @@ from transformer_jax.config.changes import with_values
 from transformer_jax.config.checks import check
 from transformer_jax.config.schema import Config
 from transformer_jax.errors import ConfigError
+from transformer_jax.model.attention.maps import attention_maps
+from transformer_jax.model.interfaces import PREFIXES
+from transformer_jax.text.batches import Packed, packed_sentences
+from transformer_jax.text.vocabulary import EOS
 
 PAIRS = random_pairs(5, [(9, 7), (4, 5), (2, 3)])
 ROWS = [[1, 0], [2]]
@@ -36,6 +44,89 @@ def test_it_is_the_decoder_whose_attention_to_the_source_adds_nothing():
     np.testing.assert_allclose(got[real], want[real], rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
+def test_a_causal_prefix_gives_what_a_language_model_of_both_texts_gives(positions):
+    """The language model reads each source, then BOS, then the target, one text in a row."""
+    sizes = {"num_layers": 2, "positions": positions, "d_k": 6}
+    translating = tiny_model(encoder="causal_prefix", **sizes)
+    alone = tiny_model(encoder="none", **sizes)
+    params = random_params_of(alone)
+    source, target = model_inputs(lay_out(PAIRS, ROWS, 16, 16))
+    got = jax.jit(translating.apply)({"params": params}, source, target)
+    for row, number in ((0, 1), (0, 2), (1, 1)):
+        parts = [(side, side.segments[row] == number) for side in (source, target)]
+        text = np.concatenate([side.ids[row][own] for side, own in parts])
+        places = np.ones(len(text), np.int32), np.arange(len(text), dtype=np.int32)
+        read = Packed(*(x[None] for x in (text, *places)))
+        want = alone.apply({"params": params}, packed_sentences([[EOS]], 1, 4), read)
+        np.testing.assert_allclose(
+            got[row][parts[1][1]][:, :VOCABULARY],
+            want[0, -parts[1][1].sum() :, :VOCABULARY],
+            rtol=2e-5,
+            atol=2e-5,
+        )
+
+
+def test_a_prefix_is_read_as_by_an_encoder():
+    """The second layer's keys are those of what an encoder of one layer gives."""
+    model = tiny_model(encoder="prefix", num_layers=2)
+    params = random_params_of(model)
+    encoder = tiny_model(num_layers=1)
+    own = random_params_of(encoder) | {"embedding": params["embedding"]}
+    own["encoder_0"] = params["decoder_0"]
+    source, _ = model_inputs(lay_out(PAIRS, [[0], [2]], 16, 16))
+
+    def remembered(model):
+        return model.remember(model.encode(source), source)
+
+    memory = model.apply({"params": params}, method=remembered)
+    encoded_BMD = encoder.apply({"params": own}, source, method="encode")
+    matrix_DGK = params["decoder_1"]["self_attention"]["key"]
+    want_BGMK = np.einsum("BMD,DGK->BGMK", encoded_BMD, matrix_DGK)
+    got_BGMK = memory.decoder[1]["self_attention"][0]
+    real_BM = np.asarray(source.segments) != 0
+    for got, want, real in zip(got_BGMK, want_BGMK, real_BM, strict=True):
+        np.testing.assert_allclose(got[:, real], want[:, real], rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("encoder", PREFIXES)
+def test_the_fused_kernel_reads_a_prefix_as_the_plain_one(encoder):
+    fused = tiny_model(encoder=encoder, num_layers=2, attention_kernel="fused")
+    plain = tiny_model(encoder=encoder, num_layers=2)
+    params = random_params_of(plain)
+    batch = model_inputs(lay_out(PAIRS, ROWS, 16, 16))
+    got, want = (jax.jit(model.apply)({"params": params}, *batch) for model in (fused, plain))
+    real = batch[1].segments != 0
+    np.testing.assert_allclose(got[real], want[real], rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model.decoder": "ssru"}, "model.decoder='ssru' replaces self-attention"),
+        ({"model.decoder": "recurrent"}, "model.decoder='recurrent' has none"),
+        ({"model.positions": "alibi"}, "with model.positions='alibi': target positions count on"),
+        ({"model.positions": "learned"}, "Use sinusoidal, rotary or none"),
+        ({"model.window": 5}, "with model.window=5: each position sees the whole source"),
+        ({"model.pattern": "strided"}, "with model.pattern='strided'"),
+        ({"model.sources": 2, "data.src": "de,fr"}, "model.sources=2 changes nothing"),
+        ({"model.num_encoder_layers": 2}, "model.num_encoder_layers=2 changes nothing"),
+        ({"model.cross_score": "dot"}, "there is no encoder-decoder attention"),
+        ({"model.output": "copy"}, "model.encoder='prefix' has no encoder-decoder attention"),
+        ({"train.coverage_weight": 1.0}, "train.coverage_weight=1.0: model.encoder='prefix'"),
+        ({"model.wait_k": 2}, "model.wait_k=2"),
+        ({"model.norm": "deep"}, "model.norm='deep' has constants"),
+    ],
+    ids=lambda x: next(iter(x)) if isinstance(x, dict) else "",
+)
+def test_what_a_prefix_does_not_go_together_with_is_refused(changes, words):
+    own = {"model.encoder": "prefix", "data.path": "."}
+    check(with_values(Config(), own))
+    with pytest.raises(ConfigError) as caught:
+        check(with_values(Config(), own | changes))
+    assert words in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -43,7 +134,7 @@ def test_it_is_the_decoder_whose_attention_to_the_source_adds_nothing():
         ({"model.encoder": "transformer"}, "model.encoder='transformer' and data.src=''"),
         ({"model.decoder": "recurrent"}, "model.decoder='recurrent' attends to an encoder"),
         ({"model.tie_embeddings": False, "model.tie_output": True}, "model.tie_embeddings=False"),
-        ({"model.output": "copy"}, "no attention to a source. Use an encoder"),
+        ({"model.output": "copy"}, "no encoder-decoder attention. Use another"),
         ({"train.coverage_weight": 1.0}, "train.coverage_weight=1.0: model.encoder='none'"),
         ({"train.hard_attention": "reinforce"}, "train.hard_attention='reinforce': model.encoder"),
         ({"model.cross_score": "dot"}, "model.cross_score='dot' changes nothing"),
@@ -59,3 +150,20 @@ def test_what_needs_a_source_is_refused(changes, words):
     with pytest.raises(ConfigError) as caught:
         check(with_values(Config(), ALONE | changes))
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("encoder", PREFIXES)
+def test_the_three_uses_of_attention_are_blocks_of_one(encoder):
+    model = tiny_model(encoder=encoder, num_layers=2)
+    source, target = model_inputs(lay_out(PAIRS, [[0], [2]], 16, 12))
+    maps = attention_maps(model, random_params_of(model), source, target)
+    sums = {use: np.asarray(weights.sum(-1)) for use, weights in maps.items()}
+    own = [np.asarray(side.segments)[0] != 0 for side in (source, target)]
+    np.testing.assert_allclose(sums["encoder"][0][:, :, own[0]], 1, rtol=1e-5)
+    np.testing.assert_allclose((sums["decoder"] + sums["cross"])[0][:, :, own[1]], 1, rtol=1e-5)
+    source_NHMM, target_NHLL = (
+        np.asarray(maps[use])[0][:, :, real] for use, real in zip(maps, own, strict=False)
+    )
+    seen = [np.triu(x, 1).max() > 0 for x in (source_NHMM, target_NHLL)]
+    assert seen == [encoder == "prefix", False]
+    assert maps["cross"].shape[:2] == (2, 2) and maps["cross"].shape[3:] == (12, 16)

@@ -17,7 +17,7 @@ from transformer_jax.api import AttendedSentence, Run
 from transformer_jax.errors import ConfigError
 from transformer_jax.evaluation.attention import KINDS
 from transformer_jax.files import write_atomically
-from transformer_jax.model.attention.maps import USES, uses_of
+from transformer_jax.model.attention.maps import layers_of_use, uses_of
 from transformer_jax.reporting.page import Code, Heading, Part, Picture, Text, write_page
 from transformer_jax.reporting.plots import printable, save_figure
 from transformer_jax.runs.run_folder import RunFolder
@@ -196,7 +196,6 @@ def _check_kinds(loaded: LoadedModel, kinds: Sequence[str], layer: int | None) -
             f"--kind={missing[0]}: this model has no such layers and heads (model.encoder="
             f"{config.encoder!r}, model.decoder={config.decoder!r}); {has}."
         )
-    stacks = model.stacks()
-    layers = min(stacks[USES[kind][0]][1] for kind in kinds or own)  # that every kind has
+    layers = min(layers_of_use(model, kind) for kind in kinds or own)  # that every kind has
     if layer is not None and not 1 <= layer <= layers:
         raise ConfigError(f"--layer={layer}: this model has layers 1 to {layers}.")

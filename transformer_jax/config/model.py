@@ -39,10 +39,10 @@ class ModelConfig:
 
     encoder: str = key(
         "transformer",
-        "what reads the source; recurrent is that of Bahdanau et al. 2015, convolutional that of "
-        "Gehring et al. 2017; synthesizer: a transformer whose self-attention is replaced by "
-        "weights from the query alone (Tay et al. 2020); none: nothing reads, in a language "
-        "model (data.src='')",
+        "what reads the source; recurrent: that of Bahdanau et al. 2015; convolutional: of Gehring "
+        "et al. 2017; synthesizer: a transformer with weights from the query alone in place of "
+        "self-attention (Tay et al. 2020); prefix: the decoder, whose text the source begins (Wang "
+        "et al. 2021); causal_prefix: and nothing sees what is later; none: nothing (data.src='')",
         choices_of="transformer_jax.model.sides.choices:ENCODERS",
     )
     decoder: str = key(

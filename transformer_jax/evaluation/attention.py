@@ -48,7 +48,9 @@ KINDS = {
 class Attention(NamedTuple):
     """The weights of one kind in one sentence pair, and the subwords of their rows and columns."""
 
-    weights_NHLM: np.ndarray  # float32 [layers, heads, attending, attended to]; rows sum to 1
+    # float32 [layers, heads, attending, attended to]; rows sum to 1. If the source is a prefix,
+    # those of "decoder" and "cross" together do.
+    weights_NHLM: np.ndarray
     attending: list[str]  # subwords, one per row; in the decoder, the subwords predicted there
     attended: list[str]  # subwords, one per column
     heads: tuple[int, ...]  # their numbers, from 1

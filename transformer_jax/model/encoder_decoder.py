@@ -46,7 +46,7 @@ from transformer_jax.model.outputs.choices import OUTPUTS
 from transformer_jax.model.outputs.cross_entropy import LossSettings
 from transformer_jax.model.outputs.objectives import objective_of
 from transformer_jax.model.outputs.softmax_output import Softmax, with_bias
-from transformer_jax.model.sides.choices import DECODERS, ENCODERS, longest
+from transformer_jax.model.sides.choices import ENCODERS, decoder_of, longest
 from transformer_jax.model.sides.embeddings import (
     VOCABULARY_MULTIPLE,
     Embedding,
@@ -98,7 +98,7 @@ class EncoderDecoder(nn.Module):
         config = self.config
         encoder = ENCODERS[config.encoder]
         watch = self.watch or self.out().watches
-        return DECODERS[config.decoder](config, encoder, self.remat, watch, **parent)
+        return decoder_of(config)(config, encoder, self.remat, watch, **parent)
 
     def encode(self, source: Packed, rows_B: Array | None = None) -> Array:
         """The encoder's output, float32 `[batch, src_len, features]`.
@@ -134,13 +134,12 @@ class EncoderDecoder(nn.Module):
           float32 `[batch, tgt_len, d_model]`, and `[batch, tgt_len, src_len]` or None. The weights
           at a position belong to the subword that is predicted there.
         """
-        place = place_of(target)
-        vectors = self.target_side.position_vectors(place.positions, place.positions.shape[1])
+        place, seen = place_of(target), self.source_place(source)
+        vectors = self.target_side.position_vectors(place, place.positions.shape[1], seen)
         ids_BL = target.ids
         if self.config.code_in_decoder:
             ids_BL = with_codes(ids_BL, target, source)
         x_BLD = self._embed_target(ids_BL, vectors, rows_B)
-        seen = self.source_place(source)
         return self.target_side(x_BLD, place, encoded_BME, seen, rows_B, **options)
 
     def source_place(self, source: Packed) -> Place:
@@ -241,7 +240,8 @@ class EncoderDecoder(nn.Module):
         """
         positions_B1 = now.position_B[:, None]
         length = now.ancestors_BKT.shape[2]
-        vectors = self.target_side.position_vectors(positions_B1, length)
+        newest = Place(jnp.ones_like(positions_B1), positions_B1)
+        vectors = self.target_side.position_vectors(newest, length, memory.source_place)
         ids_BK = now.ids_BK
         if self.config.code_in_decoder:
             ids_BK = jnp.where(positions_B1 == 0, memory.first_B[:, None], ids_BK)

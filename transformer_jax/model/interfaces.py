@@ -141,6 +141,11 @@ class Memory(NamedTuple):
     output: Any = ()  # what the output prepared, such as the source's subwords
     first_B: Any = ()  # int32, the decoder's first input; (): BOS (model.code_in_decoder)
 
+    @property
+    def source_place(self) -> Place:
+        """The places of the source, one sentence in each row."""
+        return Place(self.source_BM.astype(jnp.int32), jnp.arange(self.source_BM.shape[1])[None])
+
 
 class Given(NamedTuple):
     """What an output may read beside the decoder's output when all positions are computed."""
@@ -195,6 +200,20 @@ class LossSums(NamedTuple):
         return sum(self.auxiliary.values(), self.smoothed_nats)
 
 
+# Values of model.encoder with which the decoder itself reads the source, before it writes.
+PREFIXES = ("prefix", "causal_prefix")
+
+
 def reads_source(config: ModelConfig) -> bool:
-    """Whether the model has an encoder; without one it is a language model."""
+    """Whether the model reads a source; without one it is a language model."""
     return config.encoder != "none"
+
+
+def attends_to_encoder(config: ModelConfig) -> bool:
+    """Whether the decoder has encoder-decoder attention."""
+    return reads_source(config) and not is_prefix(config)
+
+
+def is_prefix(config: ModelConfig) -> bool:
+    """Whether source and target are one text, which the decoder reads (sides/prefix.py)."""
+    return config.encoder in PREFIXES

@@ -13,8 +13,8 @@ from transformer_jax.decoding.generators import GENERATORS
 from transformer_jax.decoding.lines import Translation
 from transformer_jax.errors import UserError
 from transformer_jax.evaluation.alignment import links
-from transformer_jax.model.attention.maps import USES, uses_of
-from transformer_jax.model.sides.choices import DECODERS
+from transformer_jax.model.attention.maps import layers_of_use
+from transformer_jax.model.sides.choices import decoder_of
 from transformer_jax.serving.asked import Asked, Model, Refused
 from transformer_jax.text.words import NONE, spelled_words, subword_words
 
@@ -24,10 +24,9 @@ Answer = dict[str, Any]  # a JSON object
 def model_of(run: Run) -> Model:
     """What the request checks need to know about a run's model."""
     model = run.loaded.model
-    has_cross = "cross" in uses_of(model)
-    layers = model.stacks()[USES["cross"][0]][1] if has_cross else 0
+    layers = layers_of_use(model, "cross")
     config = run.config.model
-    heads = config.num_heads if DECODERS[config.decoder].multi_head else 1
+    heads = config.num_heads if decoder_of(config).multi_head else 1
     return Model(_most_translations(run), layers, heads, config.sources)
 
 

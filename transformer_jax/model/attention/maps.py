@@ -4,13 +4,14 @@ Dimension key
   B batch   N layers   H heads   L length of the queries   M length of the keys
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.model.encoder_decoder import EncoderDecoder
-from transformer_jax.model.interfaces import Params
+from transformer_jax.model.interfaces import Params, is_prefix
 from transformer_jax.model.layers.layer import cross_attentions
 from transformer_jax.text.batches import Packed
 
@@ -22,14 +23,30 @@ USES = {
 }
 
 
+# Where the uses are in the self-attention of a decoder that reads the source itself: in rows of M
+# source positions, then the target's (sides/prefix.py).
+BLOCKS: dict[str, Callable[[int], tuple[slice, slice]]] = {
+    "encoder": lambda m: (slice(m), slice(m)),
+    "decoder": lambda m: (slice(m, None), slice(m, None)),
+    "cross": lambda m: (slice(m, None), slice(m)),
+}
+
+
+def place_of_use(model: EncoderDecoder, use: str) -> tuple[str, str]:
+    """The stack and the sub-layer whose weights are those of a use in USES."""
+    return USES["decoder" if is_prefix(model.config) else use]
+
+
+def layers_of_use(model: EncoderDecoder, use: str) -> int:
+    """The number of layers that have weights of a use in USES; 0: the model has none."""
+    stack, sublayer = place_of_use(model, use)
+    layer, depth = model.stacks().get(stack, (None, 0))
+    return depth if layer is not None and sublayer in layer.sublayers else 0
+
+
 def uses_of(model: EncoderDecoder) -> tuple[str, ...]:
     """The names of those USES for which the model has weights of every layer and head."""
-    stacks = model.stacks()
-    return tuple(
-        name
-        for name, (stack, sublayer) in USES.items()
-        if stack in stacks and sublayer in stacks[stack][0].sublayers
-    )
+    return tuple(use for use in USES if layers_of_use(model, use))
 
 
 def attention_maps(
@@ -56,17 +73,19 @@ def attention_maps(
         {"params": params}, source, target, mutable=["intermediates"], method=method
     )
     sown: Any = state["intermediates"]
-    depths = {name: depth for name, (_, depth) in model.stacks().items()}
 
     def weights(name: str) -> Array:
-        stack, sublayer = USES[name]
-        several = [sublayer, *cross_attentions(model.config)[1:]] if name == "cross" else [sublayer]
+        stack, sublayer = place_of_use(model, name)
+        is_cross = sublayer == "cross_attention"
+        several = [sublayer, *cross_attentions(model.config)[1:]] if is_cross else [sublayer]
+        block = BLOCKS[name](source.ids.shape[1]) if is_prefix(model.config) else ()
 
         def of_layer(number: int) -> Array:
             # Flax keeps what a module sows in a tuple, here of one.
             own = sown[f"{stack}_{number}"]
-            return sum(own[one]["attention_weights"][0] for one in several)
+            return sum(own[one]["attention_weights"][0][..., *block] for one in several)
 
-        return jnp.stack([of_layer(number) for number in range(depths[stack])], axis=1)
+        layers = range(layers_of_use(model, name))
+        return jnp.stack([of_layer(number) for number in layers], axis=1)
 
     return {name: weights(name) for name in uses_of(model)}

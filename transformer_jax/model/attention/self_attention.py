@@ -10,6 +10,7 @@ Dimension key
 from collections.abc import Sequence
 
 import flax.linen as nn
+import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.config.model import ModelConfig
@@ -23,6 +24,7 @@ from transformer_jax.model.attention.cached_attention import (
     attend_to_cache,
     attend_to_past,
     empty_blocks,
+    empty_keys_values,
     with_new_position,
 )
 from transformer_jax.model.attention.multi_head import attend
@@ -30,7 +32,13 @@ from transformer_jax.model.attention.normalizers import NORMALIZERS, Normalize
 from transformer_jax.model.attention.patterns import self_patterns
 from transformer_jax.model.attention.windows import Blocks, blocks_of
 from transformer_jax.model.axes import declared
-from transformer_jax.model.interfaces import Cache, Context, SearchSizes, StepContext
+from transformer_jax.model.interfaces import (
+    Cache,
+    Context,
+    SearchSizes,
+    StepContext,
+    is_prefix,
+)
 from transformer_jax.model.kernels.choices import Keys, Queries
 from transformer_jax.model.layers.dropout import Drop, kept, weight_dropout
 from transformer_jax.model.positions import query_distances
@@ -112,6 +120,20 @@ class SelfAttention(AttentionSublayer):
             query_BLHK, key_BLGK = (rotate(x, positions_BL) for x in (query_BLHK, key_BLGK))
         return query_BLHK, key_BLGK, value_BLGV
 
+    def read(self, x_BMD: Array, context: Context) -> tuple[Array, KeysValues]:
+        """`__call__` on a prefix, and its keys and values, head by head, for `step`."""
+        y_BMD, _ = self(x_BMD, context)
+        _, *keys_values = self._projected(x_BMD, context.place.positions)
+        key_BGMK, value_BGMV = (x.swapaxes(1, 2) for x in keys_values)
+        return y_BMD, (key_BGMK, value_BGMV)
+
+    @nn.nowrap
+    def empty_memory(self, sizes: SearchSizes) -> tuple:
+        """Keys and values of a prefix, if the source is one."""
+        if not (self.side.is_decoder and is_prefix(self.config)):
+            return ()
+        return empty_keys_values(self.config, sizes.batch, sizes.src_length)
+
     @nn.nowrap
     def empty(self, sizes: SearchSizes) -> Cache:
         """Blocks of keys and values."""
@@ -120,8 +142,15 @@ class SelfAttention(AttentionSublayer):
     def step(
         self, x_BJD: Array, context: StepContext, memory: tuple, cache: Cache
     ) -> tuple[Array, Cache, None]:
-        """`[batch, beams, d_model]` of each hypothesis' new position, and the cache with it."""
-        query_BJHK, key_BJGK, value_BJGV = self._projected(x_BJD, context.position_B[:, None])
+        """`[batch, beams, d_model]` of each hypothesis' new position, and the cache with it.
+
+        If the source is a prefix, the memory has its keys and values, else it is empty.
+        """
+        positions_B1 = context.position_B[:, None]
+        prefix_B11M = context.source_mask if memory else None
+        if prefix_B11M is not None:
+            positions_B1 += jnp.sum(prefix_B11M[:, 0, 0], axis=-1, keepdims=True, dtype=jnp.int32)
+        query_BJHK, key_BJGK, value_BJGV = self._projected(x_BJD, positions_B1)
         blocks = with_new_position(cache.written, (key_BJGK, value_BJGV), context.position_B)
         score = self.score_of_cache()
         sight = context.sight
@@ -129,6 +158,11 @@ class SelfAttention(AttentionSublayer):
         def attend_over(query_BJHK: Array, read: Sequence[KeysValues], mask: Array) -> Array:
             keys = sum(key.shape[2] for key, _ in read)
             key_distances = query_distances.in_cache(context.distance_BS[:, :keys])
+            if prefix_B11M is not None:
+                shape = *mask.shape[:3], prefix_B11M.shape[3]
+                prefix = jnp.broadcast_to(prefix_B11M, shape)
+                mask = jnp.concatenate([mask[..., :keys], prefix], axis=3)
+                read = [*read, memory]
             heads_BJHV, weights_BHJM = attend_to_cache(
                 query_BJHK,
                 read,

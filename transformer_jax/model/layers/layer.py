@@ -27,7 +27,7 @@ from transformer_jax.model.interfaces import (
     Side,
     Sight,
     StepContext,
-    reads_source,
+    attends_to_encoder,
 )
 from transformer_jax.model.kernels.choices import fits_triton
 from transformer_jax.model.layers.dropout import Dropout, NoiseSource
@@ -57,7 +57,7 @@ def encoder_layer(config: ModelConfig) -> tuple[str, ...]:
 def decoder_layer(config: ModelConfig) -> tuple[str, ...]:
     """The sub-layers of a decoder layer; model.decoder may replace its self-attention."""
     mixer, _ = RUNNING_MIXERS.get(config.decoder, ("self_attention", None))
-    reading = cross_attentions(config) if reads_source(config) else ()
+    reading = cross_attentions(config) if attends_to_encoder(config) else ()
     return (mixer, *reading, *_feed_forward(config))
 
 
@@ -213,6 +213,10 @@ class Layer(nn.Module):
         sight = Sight(mask, None)
         attended = Attended(encoded, source, place, mask)
         return x_BLD, Context(place, None, sight, place, x_BLD, attended)
+
+    def read(self, x_BMD: Array, context: Context) -> tuple[Array, dict[str, Any]]:
+        """`[batch, src_len, d_model]` at a prefix, and what each sub-layer keeps of it."""
+        return self._run(x_BMD, None, lambda name, sublayer, y_BMD: sublayer.read(y_BMD, context))
 
     def remember(self, encoded_BME: Array, source: Place) -> dict[str, Any]:
         """What each sub-layer keeps of the source sentences."""

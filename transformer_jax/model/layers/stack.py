@@ -117,6 +117,17 @@ class Stack(nn.Module):
             watched = weights if layer.watched else watched
         return self._normed(x_BLD), watched
 
+    def read(self, x_BMD: Array, place: Place, self_place: Place) -> tuple[Any, ...]:
+        """What each layer keeps of a prefix, which it reads as `__call__` does."""
+        sight = functools.cache(lambda config: self._sight(config, self_place))
+        context = functools.partial(Context, place, None, self_place=self_place, inputs_BLD=x_BMD)
+        x_BMD = self._to_residual_dtype(x_BMD)
+        memories = []
+        for layer in self.layers:
+            x_BMD, memory = layer.read(x_BMD, context(sight=sight(layer.config)))
+            memories.append(memory)
+        return tuple(memories)
+
     def _sight(self, config: ModelConfig, place: Place) -> Sight:
         """What the self-attention of a layer with this config sees in rows."""
         blocks = self_blocks(self, config, place.positions.shape[1], self.side.is_decoder)
@@ -156,9 +167,8 @@ class Stack(nn.Module):
         source_mask = None
         remembered_by_layer = (dict.fromkeys(self.sublayers, ()),) * self.depth
         if memory is not None:
-            source_BM, remembered_by_layer = memory.source_BM, memory.decoder
-            source = Place(source_BM.astype(jnp.int32), jnp.arange(source_BM.shape[1])[None])
-            source_mask = mask_of(cross_patterns(self.config), newest, source)
+            remembered_by_layer = memory.decoder
+            source_mask = mask_of(cross_patterns(self.config), newest, memory.source_place)
         context = functools.partial(
             StepContext, position_B, distance_BS, inputs_BKD=x_BKD, source_mask=source_mask
         )

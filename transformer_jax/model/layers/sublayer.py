@@ -3,6 +3,7 @@
 A sub-layer is a module with
     __call__(x_BLD, context) -> (y_BLD, weights | None)               all positions at once
     remember(encoded_BME, source) -> memory                           for each source sentence
+    read(x_BMD, context) -> (y_BMD, memory)                           for a source that is a prefix
     step(x_BKD, context, memory, cache)                               one search step
       -> (y_BKD, Cache, weights | None)
     empty_memory(sizes), empty(sizes)                                 the shapes of memory and cache
@@ -17,7 +18,7 @@ import flax.linen as nn
 from jax import Array
 
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model.interfaces import Cache, Place, SearchSizes, Side
+from transformer_jax.model.interfaces import Cache, Context, Place, SearchSizes, Side
 
 EMPTY_CACHE = Cache((), ())  # a sub-layer that keeps nothing for search has this one
 
@@ -32,6 +33,10 @@ class Sublayer(nn.Module):
     def remember(self, encoded_BME: Array, source: Place) -> Any:
         """What the sub-layer keeps of the source sentences: nothing."""
         return ()
+
+    def read(self, x_BMD: Array, context: Context) -> tuple[Array, Any]:
+        """The output at a prefix, which search reads once, and what the sub-layer keeps of it."""
+        return self(x_BMD, context)[0], ()
 
     @nn.nowrap
     def empty_memory(self, sizes: SearchSizes) -> Any:

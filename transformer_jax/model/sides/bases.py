@@ -77,6 +77,6 @@ class Decoder(Base):
 
     multi_head: ClassVar[bool] = False  # whether attention to the source has several heads
 
-    def position_vectors(self, positions_BL: Array, length: int) -> Array | float:
-        """What is added to the embedding; `length`: of the table of positions."""
+    def position_vectors(self, target: Place, length: int, source: Place) -> Array | float:
+        """What is added to the embedding; `length`: positions of the longest target."""
         return 0.0

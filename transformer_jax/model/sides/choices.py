@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.attention.cross_normalizers import NOISY, STATELESS, name_of
-from transformer_jax.model.interfaces import reads_source
+from transformer_jax.model.interfaces import PREFIXES, attends_to_encoder, is_prefix, reads_source
 from transformer_jax.model.layers import residuals
 from transformer_jax.model.layers.encoder_mixers import ENCODER_MIXERS
 from transformer_jax.model.layers.residuals import RESIDUALS
@@ -15,6 +15,7 @@ from transformer_jax.model.sides import embeddings
 from transformer_jax.model.sides.bases import Decoder, Encoder
 from transformer_jax.model.sides.convolutional import ConvolutionalDecoder, ConvolutionalEncoder
 from transformer_jax.model.sides.no_encoder import NoEncoder
+from transformer_jax.model.sides.prefix import PrefixDecoder, PrefixEncoder
 from transformer_jax.model.sides.recurrent import RecurrentDecoder, RecurrentEncoder
 from transformer_jax.model.sides.transformer import TransformerDecoder, TransformerEncoder
 
@@ -23,6 +24,7 @@ ENCODERS: dict[str, type[Encoder]] = {
     **dict.fromkeys(ENCODER_MIXERS, TransformerEncoder),
     "recurrent": RecurrentEncoder,
     "convolutional": ConvolutionalEncoder,
+    **dict.fromkeys(PREFIXES, PrefixEncoder),
     "none": NoEncoder,
 }
 DECODERS: dict[str, type[Decoder]] = {
@@ -33,15 +35,20 @@ DECODERS: dict[str, type[Decoder]] = {
 }
 
 
+def decoder_of(config: ModelConfig) -> type[Decoder]:
+    """The decoder of a model."""
+    return PrefixDecoder if is_prefix(config) else DECODERS[config.decoder]
+
+
 def longest(config: ModelConfig) -> int | None:
     """The largest number of positions of a sentence or row; None: any number."""
-    sides = ENCODERS[config.encoder].longest(config), DECODERS[config.decoder].longest(config)
+    sides = ENCODERS[config.encoder].longest(config), decoder_of(config).longest(config)
     return min((limit for limit in sides if limit is not None), default=None)
 
 
 def problems(config: ModelConfig) -> Iterator[str]:
     """Why the parts that a config names cannot be combined, with the fix; empty if they can."""
-    sides = ENCODERS[config.encoder], DECODERS[config.decoder]
+    sides = ENCODERS[config.encoder], decoder_of(config)
     yield from dict.fromkeys(problem for side in sides for problem in side.problems(config))
     yield from embeddings.problems(config)
     encoder, decoder = sides
@@ -73,11 +80,11 @@ def _no_probabilities(config: ModelConfig, any_sum: bool) -> str | None:
 
     With `any_sum` they need not sum to 1.
     """
-    if not reads_source(config):
-        return "model.encoder='none' has no attention to a source. Use an encoder"
+    if not attends_to_encoder(config):
+        return f"model.encoder={config.encoder!r} has no encoder-decoder attention. Use another"
     name = name_of(config)
     normalizer = STATELESS.get(name)
-    if normalizer is None or not DECODERS[config.decoder].multi_head:
+    if normalizer is None or not decoder_of(config).multi_head:
         return None
     which = None
     if not (any_sum or normalizer.sums_to_1):
@@ -105,7 +112,7 @@ def _encoder_self_attention(config: ModelConfig) -> bool:
 
 
 def _decoder_self_attention(config: ModelConfig) -> bool:
-    return DECODERS[config.decoder].self_attention and config.decoder not in RUNNING_MIXERS
+    return decoder_of(config).self_attention and config.decoder not in RUNNING_MIXERS
 
 
 def _without_effect(config: ModelConfig) -> Iterator[str]:
@@ -113,18 +120,19 @@ def _without_effect(config: ModelConfig) -> Iterator[str]:
 
     Keys that a preset may set for models of every kind, such as model.norm, are accepted.
     """
-    decoder = DECODERS[config.decoder]
-    has_heads = decoder.multi_head and reads_source(config)
+    decoder = decoder_of(config)
+    has_heads = decoder.multi_head and attends_to_encoder(config)
     no_heads = f"the attention of a {config.decoder} decoder is of its own kind"
-    if not reads_source(config):
-        no_heads = "there is no source"
+    if not attends_to_encoder(config):
+        no_heads = f"with model.encoder={config.encoder!r} there is no encoder-decoder attention"
     no_self = "nothing has self-attention"
     reason_of: dict[str, str] = {}
     if not has_heads:
         names = ["cross_score", "cross_normalizer", "attention_memory", "combination"]
         reason_of = dict.fromkeys(names, no_heads)
-    if not reads_source(config):
-        names = ["num_encoder_layers", "source_eos", "sources"]
+    if not attends_to_encoder(config):
+        names = ["num_encoder_layers", "sources"]
+        names += [] if reads_source(config) else ["source_eos"]
         reason_of |= dict.fromkeys(names, no_heads)
     if config.tie_embeddings:
         reason_of["tie_output"] = "model.tie_embeddings=True ties the source too"
@@ -163,7 +171,7 @@ def _without_effect(config: ModelConfig) -> Iterator[str]:
 
 def full_context_problems(config: ModelConfig) -> Iterator[str]:
     """Why no second pass can see the whole target, with the fix; empty if one can."""
-    decoder = DECODERS[config.decoder]
+    decoder = decoder_of(config)
     if not (_decoder_self_attention(config) and decoder.multi_head):
         yield (
             f"a decoder of kind {config.decoder} has no self-attention that could see the whole "
@@ -179,10 +187,10 @@ def full_context_problems(config: ModelConfig) -> Iterator[str]:
 
 def draw_problems(config: ModelConfig) -> Iterator[str]:
     """Why training cannot draw what the watched layer reads, with the fix; empty if it can."""
-    if not reads_source(config):
+    if not attends_to_encoder(config):
         yield from watch_problems(config)
         return
-    if not DECODERS[config.decoder].multi_head:
+    if not decoder_of(config).multi_head:
         yield (
             f"a decoder of kind {config.decoder} has no heads that could read one position each. "
             f"Use model.decoder={_multi_head_decoders()}."

@@ -314,9 +314,9 @@ class ConvolutionalDecoder(Decoder):
         key, value = jax.eval_shape(self.encoder.keys_values, encoded)
         return key.shape[-1], value.shape[-1]
 
-    def position_vectors(self, positions_BL: Array, length: int) -> Array | float:
+    def position_vectors(self, target: Place, length: int, source: Place) -> Array | float:
         """What is added to the embedding."""
-        return self.tgt_positions(positions_BL, length)
+        return self.tgt_positions(target.positions, length)
 
     def __call__(
         self, x_BLD: Array, target: Place, encoded_BMC: Array, source: Place, rows_B: Array | None

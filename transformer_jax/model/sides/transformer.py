@@ -144,9 +144,9 @@ class TransformerDecoder(Decoder):
         watched = watched_layer(self.config) if self.watch else None
         return Stack(self.config, side, self.remat, watched, **parent)
 
-    def position_vectors(self, positions_BL: Array, length: int) -> Array | float:
+    def position_vectors(self, target: Place, length: int, source: Place) -> Array | float:
         """What is added to the embedding."""
-        return self.target_stack.position_vectors(positions_BL, length)
+        return self.target_stack.position_vectors(target.positions, length)
 
     def __call__(
         self,

@@ -1,0 +1,126 @@
+"""One stack or two: translation by a language model beside an encoder-decoder.
+
+    python -m experiments.one_stack --scale=small
+
+The question: does translation need an encoder? A language model can read the source as the
+beginning of its own text (Wang et al. 2021; Gao et al. 2022). Is it as good at equal size, and does
+it help if source positions may see later ones (a prefix)?
+
+The rows are the short demo's model of 2 + 2 layers, and one stack that reads source and target.
+With the same number of parameters (4 layers, d_ff 640) it is a prefix or has a causal mask; with
+the same number of FLOPs it has half as many layers, since each layer is applied to both sides. Each
+row has the peak rate, of four, with its best validation perplexity after 400 steps (the scales
+rate_...). The text is the built-in corpus, for 1,000 updates. The scale multi30k is the small
+pre-norm model of table 2 on captions (3 + 3 layers, d_model 128; 800 updates, one rate for all)
+beside 7 layers and 3.
+
+The rules, written before the runs; all are about differences over seeds, by Student's t, p < 0.05.
+"As good as two stacks" holds for a row if its BLEU is higher than that of the encoder-decoder less
+1, and does not if it is lower. "Looking ahead in the source helps" holds if the prefix has more
+BLEU than the causal mask, and does not if it has less. The control, which must fail: each line gets
+the source of the next one. "It reads the source" holds if BLEU is then below 5, and does not if it
+is above. An identity is tested: with a causal mask the logits are those of the language model of
+both texts.
+"""
+
+import contextlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.evidence import Evidence, Found, of_jobs, of_seeds
+from experiments.judging import Column, at, gaps, judged, means
+from experiments.scores import rate_scale
+from experiments.short_demo import SHORT_DEMO
+from experiments.table3_ablations import BASE, RECIPE, SHORT, shrink
+from transformer_jax.reporting.page import Heading, Part, Table
+from transformer_jax.tables.command import main
+from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
+
+TWO, PREFIX, CAUSAL, CHEAP = "two stacks", "prefix", "causal", "prefix, equal FLOPs"
+NEAR = -1.0  # BLEU
+MOST = 5.0  # BLEU with the source of another line
+CLAIMS = ("as good as two stacks", "looking ahead in the source helps", "it reads the source")
+RIGHT = at("bleu")
+COLUMNS = [
+    Column("parameters", at("parameters"), ",.0f"),
+    Column("BLEU", RIGHT, ".1f"),
+    Column("with the next line's source", at("wrong"), ".1f"),
+]
+
+
+def rows_of(layers: int, cheap: int, d_ff: int) -> dict[str, Overrides]:
+    """The rows: `layers` of one stack have the parameters of the two, `cheap` their FLOPs."""
+    one = {"model.num_decoder_layers": layers, "model.d_ff": d_ff}
+    return {
+        TWO: {},
+        PREFIX: {"model.encoder": "prefix", **one},
+        CAUSAL: {"model.encoder": "causal_prefix", **one},
+        CHEAP: {"model.encoder": "prefix", **one, "model.num_decoder_layers": cheap},
+    }
+
+
+ROWS = rows_of(4, 2, 640)
+ON_CAPTIONS = rows_of(7, 3, 512)
+RATES = dict.fromkeys(ROWS, 0.004)  # of TRIED, by the scales rate_...
+TRIED = (0.002, 0.004, 0.008, 0.016)
+
+
+def measured(job: Job) -> Evidence:
+    """Parameters, and BLEU with the right source and with that of the next line."""
+    from transformer_jax.api import load
+    from transformer_jax.commands.evaluate import evaluate
+    from transformer_jax.model.parameters import parameter_count
+
+    with contextlib.redirect_stdout(sys.stderr):
+        own = evaluate(str(job.folder), split="test")
+    run = load(job.folder)
+    sources = [pair.src for pair in own.pairs]
+    wrong = run.evaluate([*sources[1:], sources[0]], [pair.tgt for pair in own.pairs])
+    count = parameter_count(run.loaded.model)
+    return {"parameters": count, "bleu": own.scores.bleu, "wrong": wrong.bleu}
+
+
+def verdicts_on(found: Found, row: str) -> list[str]:
+    """The verdicts on a row, in the order of CLAIMS."""
+    near = judged((gap - NEAR for gap in gaps(found, row, TWO, RIGHT)), 0, 1)
+    ahead = judged(gaps(found, PREFIX, CAUSAL, RIGHT), 0, 1)
+    reads = judged((one["wrong"] for one in of_seeds(found, row).values()), MOST, -1)
+    return [near if row != TWO else "", ahead if row == PREFIX else "", reads]
+
+
+def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
+    """The verdicts, and what was measured of each row."""
+    if folder.name.startswith("rate_"):
+        return []
+    found = of_jobs(folder / "evidence.json", jobs, measured)
+    return [
+        Heading("Verdicts"),
+        Table(["row", *CLAIMS], [[row, *verdicts_on(found, row)] for row in ROWS]),
+        Heading("BLEU"),
+        means(COLUMNS, found, ROWS),
+    ]
+
+
+EXPERIMENT = Experiment(
+    name="one_stack",
+    rows=ROWS,
+    scales={
+        "small": SHORT_DEMO._replace(
+            own={row: {"train.peak_learning_rate": rate} for row, rate in RATES.items()}
+        ),
+        "multi30k": Scale(
+            "configs/multi30k.py",
+            {**shrink(BASE), **RECIPE, **SHORT, "model.norm": "pre"},
+            seeds=(0, 1, 2),
+            own=ON_CAPTIONS,
+            compared=False,
+        ),
+        **{f"rate_{rate}": rate_scale(rate) for rate in TRIED},
+    },
+    about=__doc__,
+    findings=findings,
+)
+
+if __name__ == "__main__":
+    sys.exit(main(EXPERIMENT))
