@@ -67,7 +67,7 @@ def test_what_has_no_value_is_an_empty_cell_and_was_nan(tmp_path):
         (b"base,1,", b"base,4294967296,", "line 3: seed='4294967296' is not of its range"),
         (b",10,d,", b",99999999999999999999,d,", "line 2: steps='99999999999999999999' is not of"),
         (b"base,1,5.0,", b"base,1,inf,", "line 3: perplexity='inf' is not of its range"),
-        (b"22.0", b"nan", "line 3: bleu='nan' is not of its range"),
+        (b"22.0", b"nan", "line 3: one of bleu, chrf and signature is missing"),
         (b"22.0", b"-5", "line 3: bleu='-5' is not of its range"),
         (b"22.0", b"196.0", "line 3: bleu='196.0' is not of its range"),
     ],
@@ -265,6 +265,24 @@ def test_a_line_has_the_rate_of_all_devices_of_its_run(monkeypatch, tmp_path):
     metrics[1]["step"] -= 1
     with pytest.raises(RunError, match=f"no validation at step {steps}: a row is trained to its"):
         results.collect(job)
+
+
+def test_a_language_model_is_trained_and_has_no_scores_of_translations(tmp_path):
+    small = Scale(DEMO, {"model.encoder": "none", "data.src": ""})
+    [job] = make_jobs(Experiment("one", {"alone": {}}, {"small": small}), "small", tmp_path)
+    assert [command[0] for command in job.commands()] == ["train"]
+    assert results.read_evaluation(job) is None
+    step = {"step": job.config().train.steps, "nats_per_token": 1.0}
+    window = {"target_tokens_per_step": 50.0, "target_tokens_per_second": 500.0}
+    metrics = [{"kind": "train", **step, **window}, {"kind": "valid", **step, "perplexity": 5.0}]
+    write_atomically(
+        job.folder / "metrics.jsonl", "".join(f"{json.dumps(x)}\n" for x in metrics).encode()
+    )
+    line, record = results.collect(job)
+    assert line.perplexity == 5.0 and math.isnan(line.bleu + line.chrf) and not line.signature
+    assert record.samples == []
+    write_results(tmp_path / "results.csv", [line])
+    assert [one[:3] for one in read_results(tmp_path / "results.csv")] == [("alone", 0, 5.0)]
 
 
 def test_samples_are_spread_over_the_whole_text(monkeypatch):

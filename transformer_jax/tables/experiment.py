@@ -140,9 +140,9 @@ class Job(NamedTuple):
         commands = [["train", f"--config={self.config_file}", workdir, *keys]]
         if self.average:
             commands.append(["average", workdir, f"--last={self.average}"])
-        commands.append(["evaluate", workdir, f"--split={self.scale.split}"])
-        if self.average:
-            commands[-1].append("--checkpoint=average")
+        if self.config().data.sources:  # a language model has nothing to translate
+            checkpoint = ["--checkpoint=average"] if self.average else []
+            commands.append(["evaluate", workdir, f"--split={self.scale.split}", *checkpoint])
         return commands
 
 

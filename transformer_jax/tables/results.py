@@ -16,7 +16,7 @@ from transformer_jax.files import read_json, read_table, read_utf8, write_table
 from transformer_jax.kinds import wrong_field
 from transformer_jax.reporting.provenance import revision
 from transformer_jax.runs.evaluations import find_evaluation, text_digest
-from transformer_jax.runs.metrics import read_metrics
+from transformer_jax.runs.metrics import FILE, read_metrics
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.tables.digests import COUNTED
 from transformer_jax.tables.experiment import Job
@@ -71,7 +71,8 @@ class Record(NamedTuple):
         return [(m["step"], m["perplexity"]) for m in self.curve if m.get("kind") == "valid"]
 
 
-MAY_BE_EMPTY = ("paper_bleu", "device_rate")  # columns where NaN, no value, is an empty cell
+# Columns where NaN, no value, is an empty cell; a language model has no scores of translations.
+MAY_BE_EMPTY = ("bleu", "paper_bleu", "chrf", "device_rate")
 RANGES: dict[str, tuple[float, float]] = {"seed": (0, 2**32 - 1), "steps": (1, LARGEST_INT)}
 RANGES |= dict.fromkeys(("bleu", "paper_bleu", "chrf"), (0, 100.0001))
 
@@ -86,7 +87,14 @@ def counts(config: Config) -> tuple[int, float]:
 
 def read_results(path: Path) -> list[Line]:
     """The lines of a results.csv, which may not exist yet. Raises DataError if it is damaged."""
-    return read_table(path, Line, MAY_BE_EMPTY, ranges=RANGES)
+    lines = read_table(path, Line, MAY_BE_EMPTY, ranges=RANGES)
+    for number, line in enumerate(lines, 2):
+        if bool(line.signature) != math.isfinite(line.bleu + line.chrf):
+            raise DataError(
+                f"{path}, line {number}: one of bleu, chrf and signature is missing. Correct or "
+                "remove that line."
+            )
+    return lines
 
 
 def write_results(path: Path, lines: Sequence[Line]) -> None:
@@ -251,12 +259,26 @@ class Evaluation(NamedTuple):
     ref_sha256: str | None  # of the references
 
 
+NO_TRANSLATIONS = Evaluation([], math.nan, math.nan, "", "", None, None, None, None, None)
+
+
+def _is_trained(job: Job) -> bool:
+    """Whether a run was validated at its last step."""
+    last = job.config().train.steps
+    lines = read_metrics(job.folder) if (job.folder / FILE).exists() else []
+    return any(line["kind"] == "valid" and line["step"] == last for line in lines)
+
+
 def read_evaluation(job: Job) -> Evaluation | None:
     """The scores and translations of a run; None if its folder does not have them.
+
+    Those of a language model are NO_TRANSLATIONS, once it is trained.
 
     Raises:
       DataError: a score is missing, or the translations are not as many as were scored.
     """
+    if not job.config().data.sources:
+        return NO_TRANSLATIONS if _is_trained(job) else None
     path = evaluation_file(job)
     if path is None:
         return None
@@ -303,7 +325,8 @@ def references(job: Job) -> tuple[list[str], list[str]]:
 
 def samples(job: Job) -> list[list[str]]:
     """A few evenly spaced samples: source, reference and translation."""
-    found = hypotheses(job) or []
+    if not (found := hypotheses(job)):
+        return []
     sources, wanted = references(job)
     step = max(1, len(found) // SAMPLES)
     return [[sources[i], wanted[i], found[i]] for i in range(0, len(found), step)][:SAMPLES]
