@@ -208,13 +208,16 @@ def write_report(
 def _notes(experiment: Experiment, scale: str, lines: Sequence[Line], command: str) -> str:
     chosen = experiment.scales[scale]
     table = pd.DataFrame(lines, columns=list(Line._fields))
-    devices, dates, signatures = (sorted(set(table[x])) for x in ("device", "date", "signature"))
+    devices, dates, signatures = (
+        sorted({*table[x]} - {""}) for x in ("device", "date", "signature")
+    )
     when = f"{dates[0]} to {dates[-1]}" if dates else "not run"
+    unknown = "not recorded" if lines else "none yet"
     given = chosen.config
     configs = list(given.values()) if isinstance(given, Mapping) else [given]
     notes = [
         experiment.about.strip(),
-        f"Command: `{command}`. Device: {', '.join(devices) or 'none yet'}. Dates: {when}. "
+        f"Command: `{command}`. Device: {', '.join(devices) or unknown}. Dates: {when}. "
         f"Training of all runs: {table.train_seconds.sum() / 3600:.2f} hours. "
         f"Base config: {', '.join(dict.fromkeys(map(str, configs)))}; scored: the "
         f"{chosen.split} split{_averaged(chosen.average)}. Figures are mean ± sample standard "
