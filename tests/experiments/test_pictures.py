@@ -5,7 +5,7 @@ import pytest
 
 from experiments import digit_grids, pictures
 from experiments.digit_grids import grid_of, grids, share_on_cells, text_of
-from experiments.pictures import CYRILLIC, drawn, look_alike, noisy, swapped
+from experiments.pictures import CYRILLIC, drawn, in_cells, look_alike, noisy, swapped
 from transformer_jax.evaluation.attention import Attention
 from transformer_jax.text.pictures import patches
 
@@ -26,6 +26,16 @@ def test_a_line_fits_into_its_picture():
     assert (picture[0] == 255).all(), "nothing is cut off above"
     assert drawn("x", 13).shape[1] >= drawn("x").shape[1]
     assert drawn("").shape == (pictures.HEIGHT, 1)
+
+
+def test_each_patch_has_a_letter():
+    line = "Wolf jagt."
+    picture = in_cells(line)
+    for n, letter in enumerate(line):
+        cell = picture[:, pictures.WIDTH * n : pictures.WIDTH * (n + 1)]
+        np.testing.assert_array_equal(cell, in_cells(letter))
+        assert (cell.min() < 128) == (letter != " ")
+    np.testing.assert_array_equal(in_cells(look_alike(line)), picture)
 
 
 def test_changes_are_what_they_say():
