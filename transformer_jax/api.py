@@ -17,7 +17,8 @@ from transformer_jax.decoding.lines import END, LineTranslator, Translation
 from transformer_jax.decoding.scoring import Forced, forced_logits
 from transformer_jax.errors import ConfigError, RunError, UserError
 from transformer_jax.evaluation.alignment import WordAlignment, align_words
-from transformer_jax.evaluation.attention import KINDS, Attention, pair_attention
+from transformer_jax.evaluation.attention import EXPLAINED, KINDS, Attention, pair_attention
+from transformer_jax.evaluation.explanations import EXPLANATIONS
 from transformer_jax.model.attention.maps import uses_of
 from transformer_jax.reporting.plots import attention_figure, shown_by_notebooks
 from transformer_jax.runs.run_folder import RunFolder
@@ -66,6 +67,7 @@ class AttendedSentence(NamedTuple):
     checkpoint: str
     kinds: dict[str, Attention]  # "encoder", "decoder" and "cross": those that the model has
     is_given: bool = False  # whether the translation was given, not found by search
+    explain: str | None = None  # the method, if `kinds` are not weights but an explanation
 
     @_in_python_s_words
     def plot(
@@ -91,10 +93,15 @@ class AttendedSentence(NamedTuple):
         number = layers if layer is None else layer
         if not 1 <= number <= layers:
             raise ConfigError(f"layer={layer}: this model has layers 1 to {layers}.")
-        title = f"{KINDS[kind].title}, layer {number} of {layers}"
+        title, labels = f"{KINDS[kind].title}, layer {number} of {layers}", None
+        if self.explain:
+            title = f"{EXPLAINED[kind].title}, by {self.explain}"
+            labels = "", "translation", EXPLANATIONS[self.explain].unit
         weights_HLM = found.weights_NHLM[number - 1]
         pieces = found.attended, found.attending
-        return shown_by_notebooks(attention_figure(weights_HLM, *pieces, title, found.heads))
+        return shown_by_notebooks(
+            attention_figure(weights_HLM, *pieces, title, found.heads, labels)
+        )
 
 
 @_in_python_s_words
@@ -266,12 +273,17 @@ class Run:
         ]
 
     @_in_python_s_words
-    def attention(self, source: str, target: str | None = None) -> AttendedSentence:
+    def attention(
+        self, source: str, target: str | None = None, explain: str | None = None
+    ) -> AttendedSentence:
         """The attention weights of every layer and head between a sentence and its translation.
 
         Args:
           source: a sentence.
           target: its translation; None: the model's own.
+          explain: "rollout", "flow", "norms", "alti", "gradient" or "leave_one_out": how much each
+            subword has to do with each subword of the translation (evaluation/explanations.py), as
+            `kinds` "cross" and "decoder" of one layer and head; None: the weights.
 
         Returns:
           `kinds["cross"].weights_NHLM` is float32 [layers, heads, target subwords, source
@@ -297,10 +309,11 @@ class Run:
         places = lines.read.places(len(src_ids[0])) if lines.read else None
         pair = src_ids[0], tgt_ids[0]
         found = pair_attention(
-            model, translator.params, self.loaded.vocabulary, *pair, places=places
+            model, translator.params, self.loaded.vocabulary, *pair, places=places, explain=explain
         )
         translation = lines.text(tgt_ids[0])
-        return AttendedSentence(source, translation, self.checkpoint, found, target is not None)
+        is_given = target is not None
+        return AttendedSentence(source, translation, self.checkpoint, found, is_given, explain)
 
     @_in_python_s_words
     def align(self, sources: Sequence[str], targets: Sequence[str]) -> list[WordAlignment]:

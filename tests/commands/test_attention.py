@@ -42,10 +42,10 @@ def drawn(monkeypatch):
     found = AttendedSentence("<b> c", "x & y", "40", kinds)
     titles: list[str] = []
 
-    def figure(weights, columns, rows, title, heads):
+    def figure(weights, columns, rows, title, heads, labels):
         most = columns[weights[0, 0].argmax()]
         titles.append(f"{title}: {' '.join(rows)} to {most} of {' '.join(columns)}")
-        return attention_figure(weights, columns, rows, title, heads)
+        return attention_figure(weights, columns, rows, title, heads, labels)
 
     run = SimpleNamespace(loaded=None, attention=lambda *_: found)
     monkeypatch.setattr(command, "load_model", lambda *_, overrides: None)

@@ -15,7 +15,7 @@ import numpy as np
 
 from transformer_jax.api import AttendedSentence, Run
 from transformer_jax.errors import ConfigError
-from transformer_jax.evaluation.attention import KINDS
+from transformer_jax.evaluation.attention import EXPLAINED, KINDS
 from transformer_jax.files import write_atomically
 from transformer_jax.model.attention.maps import layers_of_use, uses_of
 from transformer_jax.reporting.page import Code, Heading, Part, Picture, Text, write_page
@@ -50,7 +50,8 @@ def draw_kinds(
     parts: list[Part] = [Code(words + printable(found.translation))]
     for kind in kinds:
         every = range(1, len(found.kinds[kind].weights_NHLM) + 1)
-        parts += [Heading(KINDS[kind].title), Text(KINDS[kind].about)]
+        about = EXPLAINED[kind] if found.explain else KINDS[kind]
+        parts += [Heading(about.title), Text(about.about)]
         parts += [
             draw_layer(found, kind, n, folder / f"attention_{kind}_{n}.png")
             for n in (every if layer is None else [layer])
@@ -117,6 +118,7 @@ def attention(
     head: int | None = None,
     checkpoint: str = "latest",
     target: str | None = None,
+    explain: str | None = None,
     overrides: Mapping[str, Any] = NO_OVERRIDES,
 ) -> Path:
     """Prints a sentence's translation and the path of the file with the attention of each head.
@@ -132,6 +134,7 @@ def attention(
       head: from 1; None: all.
       checkpoint: "latest", "best", "average", a step, or an average's name.
       target: the translation that the model is given; None: its own.
+      explain: a name in EXPLANATIONS, in place of the weights; kind: "cross", "decoder" or "all".
       overrides: keys of `decode` and their values.
 
     Raises:
@@ -140,15 +143,16 @@ def attention(
     """
     path = Path(output)
     _check(path, kind)
-    is_inside = RunFolder(workdir).path.resolve() in path.resolve().parents
-    if path.exists() and is_inside and path.suffix in WEIGHTS:  # a run has no pictures of its own
+    _check_place(path, workdir)
+    if explain and (layer or head or kind == "encoder"):
         raise ConfigError(
-            f"--output={output} is a file of the run in {workdir}, and would be overwritten. Give "
-            "another name."
+            f"--explain={explain} is about the whole model, from the translation back: leave out "
+            "--layer and --head, and name --kind=cross, decoder or all."
         )
     run = Run(load_model(workdir, checkpoint, overrides=overrides))
-    _check_kinds(run.loaded, () if kind == ALL else [kind], layer)
-    found = run.attention(sentence, target)
+    if explain is None:
+        _check_kinds(run.loaded, () if kind == ALL else [kind], layer)
+    found = run.attention(sentence, target, explain)
     kinds = list(found.kinds) if kind == ALL else [kind]
     if head is not None:
         found = found._replace(kinds={name: found.kinds[name].of_head(head) for name in kinds})
@@ -181,6 +185,16 @@ def _check(output: Path, kind: str) -> None:
         raise ConfigError(
             f"--kind={ALL} is more than a picture: name a file that ends in one of {others}, or "
             "one kind."
+        )
+
+
+def _check_place(output: Path, workdir: str) -> None:
+    """Raises ConfigError if the file is one of the run's, which has no pictures of its own."""
+    is_inside = RunFolder(workdir).path.resolve() in output.resolve().parents
+    if output.exists() and is_inside and output.suffix in WEIGHTS:
+        raise ConfigError(
+            f"--output={output} is a file of the run in {workdir}, and would be overwritten. Give "
+            "another name."
         )
 
 

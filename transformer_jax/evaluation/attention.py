@@ -12,7 +12,9 @@ import numpy as np
 from jax import Array
 
 from transformer_jax.errors import ConfigError
+from transformer_jax.evaluation.explanations import explained
 from transformer_jax.model.attention.maps import attention_maps, uses_of
+from transformer_jax.model.attention.traces import Pairs
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.interfaces import Params
 from transformer_jax.text.batches import packed_sentences, row_length
@@ -45,6 +47,19 @@ KINDS = {
 }
 
 
+# What a row of an explanation is about (explanations.py).
+EXPLAINED = {
+    "decoder": Kind(
+        "Earlier target subwords",
+        "A row is a subword of the translation, and a column one before it; <s> is the beginning.",
+    ),
+    "cross": Kind(
+        "Source subwords",
+        "A row is a subword of the translation, and a column a subword of the source.",
+    ),
+}
+
+
 class Attention(NamedTuple):
     """The weights of one kind in one sentence pair, and the subwords of their rows and columns."""
 
@@ -69,6 +84,7 @@ def pair_attention(
     src_ids: np.ndarray,
     tgt_ids: np.ndarray,
     places: Sequence[str] | None = None,
+    explain: str | None = None,
 ) -> dict[str, Attention]:
     """Weights of every kind, layer and head while the model is given a translation.
 
@@ -80,6 +96,8 @@ def pair_attention(
         its numbers, float32 `[src_len, features]`.
       tgt_ids: subwords of the translation, EOS included, int32 `[tgt_len]`.
       places: what the positions of a recording or a picture are called.
+      explain: a name in EXPLANATIONS, which gives cross and decoder as one layer of one head in
+        place of the weights; None: the weights.
 
     Returns:
       By those names of KINDS that the model has: encoder `[layers, heads, src_len, src_len]`, cross
@@ -96,8 +114,15 @@ def pair_attention(
             f"model.decoder={decoder!r})."
         )
     inputs = [BOS, *tgt_ids[:-1]]
-    sides = (packed_sentences([x], 1, padded_length(len(x), model)) for x in (src_ids, inputs))
-    found = _attention_maps(model, params, *sides)
+    read, given = (
+        packed_sentences([x], 1, padded_length(len(x), model)) for x in (src_ids, inputs)
+    )
+    if explain is None:
+        found = _attention_maps(model, params, read, given)
+    else:
+        labels_1L = np.zeros_like(given.ids)
+        labels_1L[0, : len(tgt_ids)] = tgt_ids
+        found = explained(model, params, Pairs(read, given, labels_1L), explain)
     source = vocabulary.pieces(src_ids) if places is None else list(places)
     target, before = map(vocabulary.target.pieces, (tgt_ids, np.array(inputs)))
     pieces = {"encoder": (source, source), "decoder": (target, before), "cross": (target, source)}

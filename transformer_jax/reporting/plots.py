@@ -157,6 +157,7 @@ def attention_figure(
     tgt_pieces: Sequence[str],
     title: str,
     numbers: Sequence[int] = (),
+    labels: tuple[str, str, str] | None = None,
 ) -> Figure:
     """One heat map per head; all heads share one color scale.
 
@@ -169,6 +170,7 @@ def attention_figure(
       tgt_pieces: the attending subwords, one per row. For self-attention both lists are the same.
       title: title of the figure.
       numbers: of the heads, for their titles; empty: 1, 2, ...
+      labels: of columns, rows and colors, if the map is no head's; None: those of weights.
     """
     weights_HLM = np.asarray(weights, dtype=np.float32)
     heads, *shape = weights_HLM.shape
@@ -184,6 +186,7 @@ def attention_figure(
     whole_height = rows * (height + (1.5 if is_tall else 0.35)) + 1.8
     figure = new_figure(columns * (width + 0.15) + 2.2, whole_height)
     figure.suptitle(printable(title), parse_math=False)
+    x_label, y_label, color_label = labels or ("attended to", "attending", "attention weight")
     low, high = min(0.0, weights_HLM.min()), weights_HLM.max()
     colors: dict[str, Any] = {"cmap": "Blues", "vmin": low, "vmax": high}
     if low < 0:  # some normalizers have negative weights
@@ -191,20 +194,21 @@ def attention_figure(
     for head in range(heads):
         axes = figure.add_subplot(rows, columns, head + 1)
         image = axes.imshow(weights_HLM[head], aspect="auto", **colors)
-        axes.set_title(f"head {numbers[head] if numbers else head + 1}", fontsize=8)
+        if labels is None:
+            axes.set_title(f"head {numbers[head] if numbers else head + 1}", fontsize=8)
         is_left = head % columns == 0
         is_lowest = head + columns >= heads
         _label_pieces(axes.xaxis, src_pieces, width, shown=is_lowest or is_tall)
         _label_pieces(axes.yaxis, tgt_pieces, height, shown=is_left)
         if is_tall:
-            axes.set_xlabel("attended to", fontsize=9)
-            axes.set_ylabel("attending" if is_left else "", fontsize=9)
+            axes.set_xlabel(x_label, fontsize=9)
+            axes.set_ylabel(y_label if is_left else "", fontsize=9)
     if not is_tall:
-        figure.supxlabel("attended to", fontsize=9)
-        figure.supylabel("attending", fontsize=9)
+        figure.supxlabel(x_label, fontsize=9)
+        figure.supylabel(y_label, fontsize=9)
     shrink = min(1.0, 2 * TALL / whole_height)
     look: dict[str, Any] = {"aspect": 30, "pad": 0.01, "shrink": shrink, "anchor": (0, 1)}
-    figure.colorbar(image, ax=figure.axes, label="attention weight", **look)
+    figure.colorbar(image, ax=figure.axes, label=color_label, **look)
     return figure
 
 

@@ -136,6 +136,7 @@ COMMANDS = {
             Flag("kind", str, "KIND", "cross, encoder, decoder; all (no picture)", default="cross"),
             Flag("layer", int, "N", "from 1 (a picture: the last; else all)"),
             Flag("head", int, "N", "from 1 (all)"),
+            Flag("explain", str, "METHOD", "alti, norms, rollout, flow, gradient, leave_one_out"),
             Flag(
                 "output",
                 str,

@@ -14,7 +14,7 @@ from jax import Array
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.attention.cached_attention import cached_score
 from transformer_jax.model.attention.multi_head import MultiHeadAttention
-from transformer_jax.model.attention.normalizers import Normalizer, unchanged
+from transformer_jax.model.attention.normalizers import Normalize, Normalizer, unchanged
 from transformer_jax.model.attention.patterns import Pattern
 from transformer_jax.model.attention.scores import SCORES
 from transformer_jax.model.attention.stateful_normalizers import Stateful
@@ -96,6 +96,10 @@ class AttentionSublayer(Sublayer):
         factor = SCORES[self.score].factor
         assert factor is not None
         return factor(self.config.head_sizes[0])
+
+    def probed(self, normalize: Normalize) -> Normalize:
+        """The same, with zeros added to the weights by which explanations take gradients."""
+        return lambda scores, mask: self.perturb("weights", normalize(scores, mask))
 
     @nn.nowrap
     def keep_for_plots(self, weights: Array) -> None:

@@ -74,7 +74,7 @@ class CrossAttention(AttentionSublayer):
         attended = context.attended
         assert attended is not None
         query_BLHK = self.attention.queries(x_BLD)
-        normalize = self._normalize(query_BLHK, context, attended)
+        normalize = self.probed(self._normalize(query_BLHK, context, attended))
         shared = self.attention.keys_values(attended.encoded_BME)
         key_BMHK, value_BMHV = (for_every_head(self.config, x) for x in shared)
         is_plain = self.stateful is None and self.combine is None

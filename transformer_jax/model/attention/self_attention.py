@@ -86,7 +86,7 @@ class SelfAttention(AttentionSublayer):
             sight.mask,
             score=self.attention.scores,
             bias=sight.bias,
-            normalize=self._normalize(query_BLHK, key_distances),
+            normalize=self.probed(self._normalize(query_BLHK, key_distances)),
             drop=drop,
         )
         heads_BLHV = self._with_values(heads_BLHV, weights_BHLM, key_distances, drop)
