@@ -27,7 +27,14 @@ RECORDED = Path(__file__).parents[2] / "docs" / "results"
 
 VERDICTS = {"agreement": 3, "alignment": 5, "caveats": 5, "copying": 5, "coverage": 5}
 VERDICTS |= {"fair_comparison": 3, "few_pairs": 4, "hard_attention": 3, "languages": 4}
-VERDICTS |= {"debates": 3, "documents": 7, "monotonic": 3, "one_stack": 4, "several_sources": 5}
+VERDICTS |= {
+    "debates": 3,
+    "documents": 7,
+    "explanations": 7,
+    "monotonic": 3,
+    "one_stack": 4,
+    "several_sources": 5,
+}
 VERDICTS |= {"digit_grids": 3, "pictures": 2, "recurring_names": 3, "speech": 4}
 VERDICTS |= {"positions": 10, "small_corpus": 9, "wait_k": 8, "windows": 7}  # rows of verdicts
 NOT_JUDGED = {"positions": [ALL_LENGTHS], "small_corpus": [later_parts.BASE]}

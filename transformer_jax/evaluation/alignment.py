@@ -16,10 +16,12 @@ from jax import Array
 
 from transformer_jax.errors import DataError
 from transformer_jax.evaluation.attention import padded_length
+from transformer_jax.evaluation.explanations import explained
 from transformer_jax.model.attention.maps import attention_maps
+from transformer_jax.model.attention.traces import Pairs
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.interfaces import Params
-from transformer_jax.text.batches import Packed, packed_sentences
+from transformer_jax.text.batches import Packed, packed_sentences, padded_sentences
 from transformer_jax.text.built_in_corpus import AlignedPair
 from transformer_jax.text.sources import encode_sources
 from transformer_jax.text.vocabulary import BOS, EOS, Vocabulary
@@ -260,6 +262,7 @@ def cross_weights(
     src: Sequence[np.ndarray],
     tgt: Sequence[np.ndarray],
     full_context: bool = False,
+    explain: str | None = None,
 ) -> Iterator[np.ndarray]:
     """Yields the "cross" weights of `pair_attention` for each pair, computed in batches.
 
@@ -269,6 +272,7 @@ def cross_weights(
       src: subwords of each source, EOS included, int `[src_len]`; at least one source.
       tgt: subwords of each translation, int `[tgt_len]`.
       full_context: whether the decoder sees the whole target.
+      explain: a name in EXPLANATIONS, for one layer of one head in place of the weights.
 
     Yields:
       For each pair, float32 `[layers, heads, tgt_len, src_len]`.
@@ -278,11 +282,16 @@ def cross_weights(
     for first in range(0, len(src), rows):
         src_part, tgt_part = src[first : first + rows], tgt[first : first + rows]
         before = [[BOS, *ids[:-1]] for ids in tgt_part]
-        inputs = (
+        pairs = Pairs(
             packed_sentences(src_part, rows, src_length),
             packed_sentences(before, rows, tgt_length),
+            padded_sentences(tgt_part, rows, tgt_length)[0],
         )
-        weights_BNHLM = np.asarray(_cross_attention(model, params, *inputs, full_context))
+        if explain is None:
+            found = _cross_attention(model, params, *pairs[:2], full_context)
+        else:
+            found = explained(model, params, pairs, explain)["cross"]
+        weights_BNHLM = np.asarray(found)
         for row, (src_ids, tgt_ids) in enumerate(zip(src_part, tgt_part, strict=True)):
             yield weights_BNHLM[row, :, :, : len(tgt_ids), : len(src_ids)]
 

@@ -22,7 +22,7 @@ from transformer_jax.model.layers.layer import Residual
 from transformer_jax.model.layers.residuals import RESIDUALS, constants_of
 from transformer_jax.model.positions.choices import POSITIONS
 from transformer_jax.model.sides.embeddings import Embedding, Projection
-from transformer_jax.text.batches import Packed
+from transformer_jax.text.batches import Ints, Packed
 
 
 class Mixing(NamedTuple):
@@ -52,7 +52,7 @@ class Pairs(NamedTuple):
 
     source: Packed
     target: Packed  # its ids shifted right
-    labels_BL: Array  # the subword that each target position predicts, int32
+    labels_BL: Ints  # int32, the subword that each target position predicts
 
     @property
     def length(self) -> int:

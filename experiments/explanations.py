@@ -1,0 +1,163 @@
+"""Which explanation of attention finds the right words, and still does where attention lies?
+
+    python -m experiments.explanations --scale=small
+
+The question: attention weights are read as an explanation, but a model can be trained so that they
+avoid the right words and translates as before (Pruthi et al. 2020). A method that says which source
+words a translated word comes from is faithful if that does not deceive it.
+
+The rows are two of experiments.alignment: the model of configs/demo.py on the built-in corpus,
+1,000 steps of 1,000 target subwords, without links, and with the right words avoided by the weights
+of the watched layer, the first of two. The methods are those of `attention --explain` but `flow`,
+which is too slow, beside the weights of the watched layer and those of the last one. Each gives a
+map from target to source subwords of 500 pairs of the test split; each target word is linked to one
+source word, and the links are compared with the gold links (0.06 is the least error possible).
+
+The rules, written before the runs; all are about differences over seeds, by Student's t, p < 0.05.
+"Better than weights" holds for a method if, without links, its error rate is below that of the
+better layer's weights, and does not if it is above. "It bears a lie" holds if its error rate is
+less than 0.1 higher where the right words are avoided, and does not if it is more than that: the
+watched layer's weights are the control that must fail. "It is about the predicted word" holds if
+its error rate is lower when position l is taken for word l than for word l - 1, and does not if it
+is higher. "Made-up words have less of the source" holds if the share of the source by alti is lower
+where each line has the next line's source, from which no model would write it, and does not if it
+is higher.
+"""
+
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.alignment import AVOIDED, BASE, LONGEST, shifted
+from experiments.alignment import ROWS as ALIGNED
+from experiments.evidence import Evidence, Found, of_jobs, of_seeds
+from experiments.judging import judged, mean_text
+from experiments.short_demo import SHORT_DEMO
+from transformer_jax.reporting.page import Heading, Part, Table
+from transformer_jax.tables.command import main
+from transformer_jax.tables.experiment import Experiment, Job
+
+PAIRS = 500  # of the test split
+WATCHED, LAST = "weights, watched layer", "weights, last layer"
+METHODS = ("rollout", "norms", "alti", "gradient", "leave_one_out")
+WAYS = (WATCHED, LAST, *METHODS)
+READ, PREDICTED, SHARE = "the word before", "the predicted word", "share of the source"
+RIGHT, MADE_UP = "right source", "the next line's source"
+LITTLE = 0.1  # error rate
+CLAIMS = ("better than weights", "it bears a lie", "it is about the predicted word")
+LESS = "made-up words have less of the source"
+
+
+# Measurement ---------------------------------------------------------------------------------
+
+
+def maps_of(run: Any, src: Sequence[Any], tgt: Sequence[Any], way: str) -> Iterator[np.ndarray]:
+    """The map of each pair, from target to source subwords, float32 `[tgt_len, src_len]`."""
+    from transformer_jax.evaluation.alignment import cross_weights
+
+    model = run.loaded.model, run.loaded.translator.params
+    if way in METHODS:
+        for [[cross_LM]] in cross_weights(*model, src, tgt, explain=way):
+            yield cross_LM
+        return
+    for weights_NHLM in cross_weights(*model, src, tgt):
+        yield weights_NHLM[0 if way == WATCHED else -1].mean(0)
+
+
+def explained_by(job: Job) -> Evidence:
+    """Error rates of each way, for the predicted word and the one before; shares of the source."""
+    from transformer_jax.api import load
+    from transformer_jax.evaluation.alignment import error_rate, links
+    from transformer_jax.text.built_in_corpus import built_in_pairs
+    from transformer_jax.text.words import subword_words
+
+    pairs = built_in_pairs("test", PAIRS)
+    run = load(job.folder, max_length=LONGEST)
+    lines, vocabulary = run.loaded.line_translator(), run.loaded.vocabulary
+    src = lines.encode([pair.src for pair in pairs])
+    tgt = lines.encode([pair.tgt for pair in pairs], is_target=True)
+    words = [
+        (
+            subword_words(vocabulary.pieces(src_ids), pair.src_words),
+            subword_words(vocabulary.target.pieces(tgt_ids), pair.tgt_words),
+        )
+        for pair, src_ids, tgt_ids in zip(pairs, src, tgt, strict=True)
+    ]
+    gold = [pair.alignment for pair in pairs]
+    found: Evidence = {}
+    for way in WAYS:
+        maps = list(maps_of(run, src, tgt, way))
+        found[way] = {}
+        for name, shift in ((READ, -1), (PREDICTED, 0)):
+            linked = [
+                links(map_LM[None, None], src_words, shifted(tgt_words, shift))[0, 0]
+                for map_LM, (src_words, tgt_words) in zip(maps, words, strict=True)
+            ]
+            found[way][name] = float(error_rate(linked, gold))
+    sources = {RIGHT: src, MADE_UP: [*src[1:], src[0]]}
+    found[SHARE] = {
+        name: statistics.fmean(
+            float(map_LM[:-1].sum(-1).mean()) for map_LM in maps_of(run, own, tgt, "alti")
+        )
+        for name, own in sources.items()
+    }
+    return found
+
+
+# Verdicts ------------------------------------------------------------------------------------
+
+
+def verdicts_on(found: Found, way: str) -> list[str]:
+    """The verdicts on a way to explain, in the order of CLAIMS."""
+    base, avoided = of_seeds(found, BASE), of_seeds(found, AVOIDED)
+
+    def error(own: Evidence, way: str, word: str = PREDICTED) -> float:
+        return float(own[way][word])
+
+    better = [error(own, way) - min(error(own, x) for x in WAYS[:2]) for own in base.values()]
+    lies = [error(avoided[seed], way) - error(base[seed], way) for seed in base if seed in avoided]
+    places = [error(own, way, READ) - error(own, way) for own in base.values()]
+    return [
+        judged(better, 0, -1) if way in METHODS else "",
+        judged(lies, LITTLE, -1),
+        judged(places, 0, 1),
+    ]
+
+
+def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
+    """The verdicts, error rates, and shares of the source."""
+    found = of_jobs(folder / "evidence.json", jobs, explained_by)
+    shares = [own[SHARE] for own in found.values()]
+    less = judged((own[MADE_UP] - own[RIGHT] for own in shares), 0, -1)
+    columns = [(row, word) for row in ROWS for word in (PREDICTED, READ)]
+
+    def mean(row: str, *keys: str) -> str:
+        own = of_seeds(found, row).values()
+        return mean_text((one[keys[0]][keys[1]] for one in own), ".3f")
+
+    return [
+        Heading("Verdicts"),
+        Table(["method", *CLAIMS], [[way, *verdicts_on(found, way)] for way in WAYS]),
+        Table(["claim", "verdict"], [[LESS, less]]),
+        Heading("Error rates"),
+        Table(
+            ["method", *(f"{row}, {word}" for row, word in columns)],
+            [[way, *(mean(row, way, word) for row, word in columns)] for way in WAYS],
+        ),
+        Heading("Share of the source, by alti"),
+        Table(
+            ["row", RIGHT, MADE_UP],
+            [[row, *(mean(row, SHARE, name) for name in (RIGHT, MADE_UP))] for row in ROWS],
+        ),
+    ]
+
+
+ROWS = {row: ALIGNED[row] for row in (BASE, AVOIDED)}
+EXPERIMENT = Experiment("explanations", ROWS, {"small": SHORT_DEMO}, __doc__, findings=findings)
+
+if __name__ == "__main__":
+    sys.exit(main(EXPERIMENT))
