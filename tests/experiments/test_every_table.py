@@ -25,7 +25,14 @@ from transformer_jax.tables.results import read_results
 
 RECORDED = Path(__file__).parents[2] / "docs" / "results"
 
-VERDICTS = {"agreement": 3, "alignment": 5, "caveats": 5, "copying": 5, "coverage": 5}
+VERDICTS = {
+    "agreement": 3,
+    "alignment": 5,
+    "back_translation": 5,
+    "caveats": 5,
+    "copying": 5,
+    "coverage": 5,
+}
 VERDICTS |= {"fair_comparison": 3, "few_pairs": 4, "hard_attention": 3, "languages": 4}
 VERDICTS |= {
     "debates": 3,

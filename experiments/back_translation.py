@@ -1,0 +1,115 @@
+"""Back-translation: what target text without a source adds to few pairs, and how to make sources.
+
+    TRANSFORMER_JAX_DATA=FOLDER python -m experiments.back_translation --scale=small
+
+The question: there are 10,000 pairs of captions, English and German, and 19,000 more in German
+alone. A model from German to English, trained on the pairs, writes their sources (Sennrich et al.
+2016). How much of what 29,000 real pairs would add does that bring? Should the sources be the best
+ones, or samples (Edunov et al. 2018), or the best ones with a tag (Caswell et al. 2019)?
+
+The rows are the model of configs/multi30k_fast.py, 1,500 updates each, from English to German on
+test2016: the pairs alone; with sources by a beam of 4, by samples, by samples of the 10 likeliest
+subwords, and by the beam with a tag at their beginning; as the control, with each source beside the
+next line's target; and 29,000 real pairs. The first lines are the pairs. Multi30k's captions were
+written in English, so there is no test text that is German by origin.
+
+The rules, written before the runs; all are about differences over seeds, by Student's t, p < 0.05.
+"It helps" holds for a row if its BLEU is higher than that of the pairs alone, and does not if it is
+lower. "It brings half" holds if its gain is more than half of that of the real pairs, and does not
+if it is less. "Better than a beam" holds if its BLEU is higher than that of the row beam, and does
+not if it is lower. The control must fail: it says what text in the right language adds without a
+translation.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.judging import judged
+from experiments.own_text import write_split
+from transformer_jax.reporting.page import Heading, Part, Table
+from transformer_jax.tables.command import main
+from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
+from transformer_jax.tables.results import Line, read_results
+from transformer_jax.tables.statistics import of_row, text_of
+from transformer_jax.text.lines import TextLines
+
+FOLDER = Path("runs", "back_translation")
+TEXT, REVERSE = FOLDER / "text", FOLDER / "reverse"
+PAIRS = 10_000  # that have a source
+FEW, BEAM, SAMPLES, TOP, TAGGED = "10,000 pairs", "beam", "samples", "top 10", "beam, tagged"
+SHUFFLED, ALL = "beam, shuffled", "29,000 pairs"
+# How the sources of a text are made: keys of the section decode.
+WAYS: dict[str, dict[str, object]] = {
+    "beam": {"beam_size": 4},
+    "samples": {"method": "sample"},
+    "top_10": {"method": "sample", "top_k": 10},
+}
+REAL = f"train[:{PAIRS}]"
+ROWS: dict[str, Overrides] = {
+    FEW: {"data.train": (REAL,)},
+    BEAM: {"data.train": (REAL, "beam")},
+    SAMPLES: {"data.train": (REAL, "samples")},
+    TOP: {"data.train": (REAL, "top_10")},
+    TAGGED: {"data.train": (REAL, "beam@bt")},
+    SHUFFLED: {"data.train": (REAL, "shuffled")},
+    ALL: {},
+}
+CLAIMS = ("it helps", "it brings half", "better than a beam")
+KEYS: Overrides = {
+    "data.path": str(TEXT),
+    **{
+        f"train.{name}": 1_500
+        for name in ("steps", "decay_steps", "valid_every", "checkpoint_every")
+    },
+}
+
+
+def write_text(data: Path) -> None:
+    """Trains the model that translates back, and writes the texts of all rows."""
+    from transformer_jax.api import load, train
+
+    for stem in ("train", "valid", "test2016"):
+        sides = {suffix: list(TextLines(data / f"{stem}.{suffix}.gz")) for suffix in ("en", "de")}
+        write_split(TEXT, stem, sides)
+    reverse = {"data.src": "de", "data.tgt": "en", "data.train": (REAL,)}
+    train("configs/multi30k_fast.py", REVERSE, {**KEYS, **reverse})
+    more = list(TextLines(TEXT / "train.de"))[PAIRS:]
+    for stem, changes in WAYS.items():
+        write_split(TEXT, stem, {"en": load(REVERSE, **changes).translate(more), "de": more})
+    sources = list(TextLines(TEXT / "beam.en"))
+    write_split(TEXT, "shuffled", {"en": [*sources[1:], sources[0]], "de": more})
+
+
+def verdicts_on(lines: Sequence[Line], row: str) -> list[str]:
+    """The verdicts on a row, in the order of CLAIMS."""
+    bleu = {(line.row, line.seed): line.bleu for line in lines}
+    seeds = [seed for name, seed in bleu if name == row and (FEW, seed) in bleu]
+    gains = [bleu[row, seed] - bleu[FEW, seed] for seed in seeds]
+    real = [seed for seed in seeds if (ALL, seed) in bleu]
+    halves = [bleu[row, x] - (bleu[FEW, x] + bleu[ALL, x]) / 2 for x in real]
+    over = [bleu[row, seed] - bleu[BEAM, seed] for seed in seeds if (BEAM, seed) in bleu]
+    return [judged(gains, 0, 1), judged(halves, 0, 1), "" if row == BEAM else judged(over, 0, 1)]
+
+
+def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
+    """The verdicts, with the BLEU of each row."""
+    lines = read_results(folder / "results.csv")
+    judgments = [[row, *verdicts_on(lines, row)] for row in ROWS if row not in (FEW, ALL)]
+    scores = [[row, text_of(of_row(lines, row, "bleu"), ".1f")] for row in ROWS]
+    return [
+        Heading("Verdicts"),
+        Table(["row", *CLAIMS], judgments),
+        Heading("BLEU"),
+        Table(["row", "BLEU"], scores),
+    ]
+
+
+SMALL = Scale("configs/multi30k_fast.py", KEYS, seeds=(0, 1, 2), compared=False)
+EXPERIMENT = Experiment("back_translation", ROWS, {"small": SMALL}, __doc__, findings=findings)
+
+if __name__ == "__main__":
+    if not (TEXT / "shuffled.en").exists():
+        write_text(Path(os.environ.get("TRANSFORMER_JAX_DATA", "data"), "multi30k"))
+    sys.exit(main(EXPERIMENT))
