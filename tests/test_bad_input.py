@@ -116,7 +116,7 @@ NEW --config.model.d_model=15 --config.model.d_k=4
 NEW --config.mesh.tensor=64 --config.mesh.data=1
     mesh.tensor=64 | needs 64 devices, and there are | mesh.data=-1
 NEW --config.train.accumulate_steps=3
-    a batch of 8 rows | does not divide | train.accumulate_steps | divides 8
+    a batch of 8 rows | does not divide | train.accumulate_steps | or train.rows_multiple=3
 NEW --config.model.watched_heads=9 | model.watched_heads=9 is above model.num_heads=2. Lower it
 TRAIN --workdir={tmp}/preset.py | Cannot write into {tmp}/preset.py | Choose another --workdir
 TRAIN --workdir={tmp}/preset.py/run | Cannot write into {tmp}/preset.py/run | preset.py is a file

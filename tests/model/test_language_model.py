@@ -139,6 +139,7 @@ def test_what_a_prefix_does_not_go_together_with_is_refused(changes, words):
         ({"train.hard_attention": "reinforce"}, "train.hard_attention='reinforce': model.encoder"),
         ({"model.cross_score": "dot"}, "model.cross_score='dot' changes nothing"),
         ({"model.sources": 2}, "model.sources=2 changes nothing"),
+        ({"vocabulary.separate": True}, "is for two sides: a language model has one. Leave"),
         ({"model.wait_k": 2}, "model.wait_k=2"),
         ({"train.valid_bleu": True}, "train.valid_bleu=True do not go together: nothing is"),
         ({"train.agreement_weight": 0.0}, "data.src='' and train.agreement_weight=0.0"),

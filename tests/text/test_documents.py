@@ -12,6 +12,7 @@ from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.text.corpora import open_corpus
 from transformer_jax.text.documents import InContext
 from transformer_jax.text.mixture import plain_parts
+from transformer_jax.training.text_checks import warn_of_test_split
 
 LINES = ["a", "b", "c", "d", "e"]
 
@@ -81,6 +82,21 @@ def test_a_file_of_documents_has_a_line_for_each_pair(folder):
     runs.write_lines(folder / "train.doc", ["x", "y"])
     with pytest.raises(DataError, match="train.doc has 2 lines, and the text has 5"):
         sources(folder, 1)
+
+
+def test_documents_of_one_line_are_warned_of(folder, caplog):
+    sources(folder, 1)
+    assert not caplog.messages
+    runs.write_lines(folder / "train.doc", LINES)
+    sources(folder, 1)
+    assert "names another document in each line" in caplog.text
+
+
+def test_the_same_number_of_sentences_before_is_no_common_text(folder, caplog):
+    data = DataConfig(path=str(folder), valid=("train[:1]",), test=("blank",), context=1)
+    data = dataclasses.replace(data, train=("train[1:]",))
+    warn_of_test_split(open_corpus(data), data, "")
+    assert "has files of the training text" not in caplog.text
 
 
 def test_lines_that_arrive_get_those_before_them():

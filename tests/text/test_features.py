@@ -115,14 +115,17 @@ def test_what_the_files_have_counts(folder):
 @pytest.mark.parametrize(
     "line, message",
     [
-        ("../a.png", "line 2, '../a.png': not in the folder"),
-        ("/etc/hostname", "line 2, '/etc/hostname': not in the folder"),
-        ("inside/none.png", "line 2, .*none.png.: no such file"),
-        ("inside", "line 2, .*inside.: no such file"),
-        ("train.en", "line 2, .*train.en: not a picture"),
-        ("inside/small.png", "line 2, .*small.png: too small, it has one source position"),
-        ("x" * 300, "line 2, .*no such file"),
-        ("a\0b", "line 2, .*no such file"),
+        ("../a.png", "line 2 of the split, '../a.png': not in the folder"),
+        ("/etc/hostname", "line 2 of the split, '/etc/hostname': not in the folder"),
+        ("inside/none.png", "line 2 of the split, .*none.png.: no such file"),
+        ("inside", "line 2 of the split, .*inside.: no such file"),
+        ("train.en", "line 2 of the split, .*train.en: not a picture"),
+        (
+            "inside/small.png",
+            "line 2 of the split, .*small.png: too small, it has one source",
+        ),
+        ("x" * 300, "line 2 of the split, .*no such file"),
+        ("a\0b", "line 2 of the split, .*no such file"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_named_with_its_line(folder, line, message):
@@ -130,9 +133,9 @@ def test_a_file_that_cannot_be_read_is_named_with_its_line(folder, line, message
     reader = FeatureReader(data_of(folder), folder)
     with pytest.raises(DataError, match=message):
         reader(["inside/0.png", line], 0)
-    with pytest.raises(DataError, match=message.replace("line 2", "line 12")):
+    with pytest.raises(DataError, match=message.replace("line 2 ", "line 12 ")):
         reader([line], 11)
-    with pytest.raises(DataError, match="^" + message.replace("line 2, ", "")):
+    with pytest.raises(DataError, match="^" + message.replace("line 2 of the split, ", "")):
         reader([line])
 
 
@@ -144,6 +147,14 @@ def test_a_missing_package_is_one_line(folder, monkeypatch, kind, package, insta
     monkeypatch.setitem(sys.modules, package, None)
     with refused(DataError, install):
         FeatureReader(data_of(folder, src_kind=kind), folder)(["inside/0.png"])
+
+
+def test_a_link_out_of_the_folder_is_named(folder, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (folder / "inside" / "0.png").rename(elsewhere / "0.png")
+    (folder / "linked").symlink_to(elsewhere)
+    with refused(DataError, f"a link leads to {elsewhere}/0.png"):
+        FeatureReader(data_of(folder), folder)(["linked/0.png"])
 
 
 def test_a_blank_line_has_no_positions_and_any_file_is_read_without_a_folder(folder):

@@ -11,6 +11,7 @@ from transformer_jax.config.data import DataConfig, Text
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.text.corpora import open_corpus
 from transformer_jax.text.mixture import MixedCorpus, plain_corpora, plain_parts
+from transformer_jax.training.text_checks import warn_of_codes
 
 LANGUAGES = ("en", "de", "fr")
 
@@ -162,6 +163,18 @@ def test_plain_parts_are_what_was_joined(folder):
     assert len(plain_corpora(corpus)) == 3  # of a, b, and the test text
 
 
+def test_lines_with_a_code_of_their_own_are_warned_of(folder, caplog):
+    def warned() -> list[str]:
+        corpus = corpus_of(folder, "a", directions=("en-de", "fr-en"))
+        warn_of_codes(corpus.split("train"), corpus.data.codes)
+        return caplog.messages
+
+    assert not warned()
+    lines = runs.read_lines(folder / "a.en")
+    runs.write_lines(folder / "a.en", [f">>en<< {lines[0]}", *lines[1:]])
+    assert "1 of the first 6 source lines of a training text have a code" in warned()[0]
+
+
 @pytest.mark.parametrize(
     "keys, message",
     [
@@ -172,6 +185,11 @@ def test_plain_parts_are_what_was_joined(folder):
         ({"directions": ("en-de", "en-de")}, "twice"),
         ({"train": ("a*0",)}, "the weight 0 leaves the text out"),
         ({"valid": ("b*2",)}, "data.valid=b*2: a weight is for training"),
+        ({"train": ("b*1001",)}, "the weight 1001 is above 1000"),
+        ({"valid": ("b:en-fr",), "directions": ("en-de",)}, "the model learns no such target"),
+        ({"directions": ("en-de",), "src": "fr"}, "data.src='fr' changes nothing beside data.dir"),
+        ({"src": "en, fr"}, "leave the spaces out"),
+        ({"src": "a,b", "src_kind": "speech"}, "several sources are text"),
         ({"train": ("a@de",), "directions": ("en-de",)}, "the tag de is also a target"),
         ({"temperature": 2.0}, "has nothing to mix"),
         ({"test": ("test@x",)}, "no text of data.train has the tag x"),

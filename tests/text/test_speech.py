@@ -95,6 +95,13 @@ def test_what_cannot_be_read_says_why(tmp_path):
     soundfile.write(path, np.array([0.1, np.nan]), RATE, "FLOAT")
     with pytest.raises(DataError, match="no numbers"):
         read_recording(path, DATA)
+    soundfile.write(path, noise(0.1), RATE)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-100])
+    with pytest.raises(DataError, match="it is cut off"):
+        read_recording(path, DATA)
+    path.write_bytes(whole[:4] + b"\xff" * 4 + whole[8:])  # as a pipe writes it
+    assert len(read_recording(path, DATA))
     for content in (b"", b"text", path.read_bytes()[:20]):
         path.write_bytes(content)
         with pytest.raises(DataError, match="not a recording that can be read"):

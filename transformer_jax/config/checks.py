@@ -68,7 +68,9 @@ def check_training(train: TrainConfig) -> None:
 
 
 def _vocabularies(config: Config) -> Iterator[str]:
-    if config.vocabulary.separate:
+    if config.vocabulary.separate and config.model.encoder == "none":
+        yield "vocabulary.separate=True is for two sides: a language model has one. Leave it out."
+    elif config.vocabulary.separate:
         yield from apart_problems(config.model, "vocabulary.separate=True")
 
 
@@ -219,7 +221,7 @@ def _sources(config: Config) -> Iterator[str]:
                 f"numbers (data.src_kind={data.src_kind!r}; 0: subwords). Set "
                 f"model.features={features}."
             )
-    if (config.model.encoder == "none") == bool(data.sources):
+    if (config.model.encoder == "none") == bool(data.src or data.directions):
         given = "data.directions" if data.directions else f"data.src={data.src!r}"
         yield (
             f"model.encoder={config.model.encoder!r} and {given} do not go together: "

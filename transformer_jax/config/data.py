@@ -15,6 +15,7 @@ BUILT_IN = ("data.source=grammar",)
 SPEECH, PICTURES = ("data.src_kind=speech",), ("data.src_kind=pictures",)
 TEXT_ONLY = ("data.directions", "data.context", "data.alignments", "vocabulary.separate")
 LONGEST = 1_000_000
+MOST_TIMES = 1_000  # that an epoch has a pair
 GRAMMAR = (["de", "en"], ["de"], ["en"])  # languages of the built-in corpus, source and target
 SLICE = re.compile(r"(.+)\[(\d*):(\d*)\]")  # some of a stem's pairs, as in TFDS: train[:5000]
 DIRECTION = re.compile(r"(\w+)-(\w+)")
@@ -138,7 +139,7 @@ class DataConfig:
     sample_rate: int = key(
         16_000,
         "samples a second of every recording",
-        at_least=1,
+        at_least=1_000,
         at_most=1_000_000,
         read_with=SPEECH,
     )
@@ -328,6 +329,11 @@ class DataConfig:
                 f"data.context={self.context} and data.src={self.src!r} do not go together: the "
                 "sentences before are of one source language. Leave one of them out."
             )
+        if self.src_kind != "text" and "," in self.src:
+            yield (
+                f"data.src={self.src!r} and data.src_kind={self.src_kind!r} do not go together: "
+                "several sources are text. Leave one of them out."
+            )
         if self.codes and self.alignments:
             yield (
                 f"data.alignments=True does not go with {self.codes[0]}, which begins source "
@@ -341,6 +347,8 @@ class DataConfig:
                 f"data.src={self.src!r}, data.tgt={self.tgt!r}: the built-in corpus is in 'en' and "
                 "'de'. Use these, or data.source='files'."
             )
+        elif any(name != name.strip() for name in names):
+            yield f"data.src={self.src!r}, data.tgt={self.tgt!r}: leave the spaces out."
         elif not all(names) or len(set(names)) < len(names) or "," in self.tgt:
             yield (
                 f"data.src={self.src!r}, data.tgt={self.tgt!r} must be two different suffixes, "
@@ -354,6 +362,11 @@ class DataConfig:
                 yield f"data.directions holds {one!r}: expected SRC-TGT, such as en-de."
             elif self.source == "grammar" and {found[1], found[2]} != {"en", "de"}:
                 yield f"data.directions holds {one!r}: the built-in corpus is in 'en' and 'de'."
+        known = {name for one in self.directions for name in one.split("-")}
+        for name in ("src", "tgt"):
+            value, default = getattr(self, name), getattr(DataConfig, name)
+            if value != default and not known.issuperset(value.split(",")):
+                yield f"data.{name}={value!r} changes nothing beside data.directions. Leave it out."
         if len(set(self.directions)) < len(self.directions):
             yield "data.directions names a direction twice: give one of its texts a weight."
 
@@ -368,6 +381,8 @@ class DataConfig:
             yield "a weight is for training text. Leave it out."
         if not text.weight:
             yield "the weight 0 leaves the text out. Do not name it."
+        if text.weight > MOST_TIMES:
+            yield f"the weight {text.weight:g} is above {MOST_TIMES}. Lower the others instead."
         if text.tag and not (self.sources and self.src_kind == "text"):
             yield "a tag begins a source line of text, and there is none. Leave it out."
         if text.tag and split != "train" and code(text.tag) not in self.codes:
@@ -378,5 +393,7 @@ class DataConfig:
             yield f"name its direction in data.directions too: {text.direction}."
         elif text.direction and split == "train" and text.direction not in self.directions:
             yield f"its direction is none of data.directions={','.join(self.directions)}."
+        elif text.direction and text.direction.partition("-")[2] not in self.targets:
+            yield f"the model learns no such target: data.directions={','.join(self.directions)}."
         if self.source == "grammar" and text != Text(text.stem):
             yield "the built-in corpus is one text. Leave direction, tag and weight out."

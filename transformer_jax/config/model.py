@@ -240,10 +240,10 @@ class ModelConfig:
         "decides which keys its distances count (Golovneva et al. 2024); none: it does not",
         choices_of="transformer_jax.model.positions.choices:POSITIONS",
     )
-    max_positions: int = key(
+    max_positions: int = size(
         512,
         "learned positions, encoder synthesizer: subwords of a sentence, EOS included",
-        at_least=1,
+        read_with=("model.positions=learned", "model.encoder=synthesizer"),
     )
     relative_distance: int = size(
         16,

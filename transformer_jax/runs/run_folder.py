@@ -215,8 +215,8 @@ class RunFolder:
         if fingerprints[0] != recorded[0]:
             raise RunError(
                 f"{self.path} holds a run that was trained on other text: the content of its "
-                "training split has changed. Choose another --workdir, or give data.path the text "
-                "of that run."
+                "training split has changed (as by new files valid.*: without them it lacks some "
+                "pairs). Choose another --workdir, or give data.path the text of that run."
             )
         if fingerprints[1:] and recorded[1:] and fingerprints[1] != recorded[1]:
             raise RunError(

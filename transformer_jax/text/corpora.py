@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+
 from transformer_jax.config.data import DataConfig
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.text.built_in_corpus import BuiltInCorpus
@@ -25,6 +27,10 @@ from transformer_jax.text.tfds_corpus import TfdsCorpus
 log = logging.getLogger(__name__)
 OTHER_STEMS = (
     "Name other stems with --config.data.train, --config.data.valid or --config.data.test."
+)
+FORMS = (
+    "A text is called STEM:SRC-TGT@TAG*WEIGHT, or less of it in this order: a TAG has letters, "
+    "digits and _, and a WEIGHT is a number such as 2 or 0.5. Some pairs: STEM[100:200]."
 )
 
 
@@ -117,6 +123,8 @@ class TextCorpus(FolderCorpus):
                 )
         else:
             starts = starts_by_name(TextLines(names), pairs, str(names))
+            if len(pairs) > 1 and (np.diff(starts) > 0).all():
+                log.warning("%s names another document in each line: none has context", names)
         return [InDocuments(pairs, starts, self.data.context)]
 
     def aligned_parts(self, stem: str) -> list[Sequence[AlignedWords]]:
@@ -125,17 +133,21 @@ class TextCorpus(FolderCorpus):
         return [AlignedLines(TextLines(self._links_file(stem)), pairs)]
 
     def digests(self, stem: str) -> Iterator[bytes]:
-        """The SHA-256 sums of the files' decompressed bytes, and of files that they name.
-
-        Lines name recordings, pictures (data.src_kind) and documents (data.context).
-        """
-        yield from map(file_digest, files := self.files(stem))
-        if self.data.src_kind != "text":
-            yield from FeatureReader(self.data, self.folder).digests(TextLines(files[0]))
+        """The SHA-256 sums of the text's files, and with data.context of what names documents."""
+        yield from self.text_digests(stem)
         if self.data.context:
             yield self.data.context.to_bytes(1)
             if (names := self._documents_file(stem)) is not None:
                 yield file_digest(names)
+
+    def text_digests(self, stem: str) -> Iterator[bytes]:
+        """The SHA-256 sums of the files' decompressed bytes, and of files that they name.
+
+        Lines name recordings and pictures (data.src_kind).
+        """
+        yield from map(file_digest, files := self.files(stem))
+        if self.data.src_kind != "text":
+            yield from FeatureReader(self.data, self.folder).digests(TextLines(files[0]))
 
     def aligned_digests(self, stem: str) -> Iterator[bytes]:
         """The SHA-256 sum of STEM.align's decompressed bytes."""
@@ -169,11 +181,12 @@ class TextCorpus(FolderCorpus):
             if path.exists():
                 kind = "a folder" if path.is_dir() else "a pipe or a device"
                 raise DataError(f"{path} is {kind}; give a regular file: it is read several times.")
-        if set(":@*") & set(Path(name).stem):
-            fix = "The parts of a text's name come in this order: STEM:SRC-TGT@TAG*WEIGHT."
-        raise DataError(
-            f"{self.folder / name}: no such file, nor {name}.gz; {self._there(name)}. {fix}"
-        )
+        there = self._there(name)
+        if set(":@*[") & set(Path(name).stem):
+            fix = FORMS
+        elif there.startswith("suffixes there: .") and fix == OTHER_STEMS:
+            fix = "Name other suffixes with --config.data.src or --config.data.tgt."
+        raise DataError(f"{self.folder / name}: no such file, nor {name}.gz; {there}. {fix}")
 
     def _there(self, missing: str) -> str:
         """Describes the files in the folder of a missing file, for the error message."""

@@ -124,9 +124,11 @@ class FeatureReader:
             if self.folder is not None:
                 path = self.folder / path
                 if not path.resolve().is_relative_to(self.folder.resolve()):
+                    inside = Path(os.path.normpath(path)).is_relative_to(self.folder)
+                    link = f": a link leads to {path.resolve()}" if inside else ""
                     raise DataError(
-                        f"{_where(number)}{line.strip()!r:.80}: not in the folder {self.folder}. "
-                        "Lines name files there, or in folders inside."
+                        f"{_where(number)}{line.strip()!r:.80}: not in the folder {self.folder}"
+                        f"{link}. Lines name files there, or in folders inside."
                     )
             if path.is_file():
                 return path
@@ -136,7 +138,7 @@ class FeatureReader:
 
 
 def _where(number: int | None) -> str:
-    return "" if number is None else f"Source line {number + 1}, "
+    return "" if number is None else f"Source line {number + 1} of the split, "
 
 
 @functools.lru_cache(maxsize=1 << 20)  # every start asks several times

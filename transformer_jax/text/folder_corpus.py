@@ -92,6 +92,10 @@ class FolderCorpus:
     def digests(self, stem: str) -> Iterator[bytes]:
         """Digests of the content of a stem's files."""
 
+    def text_digests(self, stem: str) -> Iterator[bytes]:
+        """The same of the text alone, without what is said about it."""
+        return self.digests(stem)
+
     def aligned_digests(self, stem: str) -> Iterator[bytes]:
         """Digests of the files from which `aligned_parts` reads links."""
         return iter(())

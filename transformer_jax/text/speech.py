@@ -34,6 +34,8 @@ def read_recording(path: Path, data: DataConfig) -> np.ndarray:
         samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
     except (soundfile.SoundFileError, TypeError) as error:  # TypeError: a name that means raw data
         raise DataError(f"not a recording that can be read ({error}).") from None
+    if _is_cut(path):
+        raise DataError("it is cut off: its header names more bytes than it has.")
     if rate != data.sample_rate:
         raise DataError(
             f"{rate} samples a second, and data.sample_rate={data.sample_rate}. Convert it, for "
@@ -47,6 +49,14 @@ def read_recording(path: Path, data: DataConfig) -> np.ndarray:
     missing = -len(frames) % data.stacked_frames
     frames = np.pad(frames, ((0, missing), (0, 0)))
     return frames.reshape(-1, data.stacked_frames * data.mel_bands)
+
+
+def _is_cut(path: Path) -> bool:
+    """Whether a WAV file is shorter than its header says; one of a pipe does not say."""
+    with path.open("rb") as file:
+        head = file.read(8)
+    named = int.from_bytes(head[4:], "little")
+    return head[:4] == b"RIFF" and named != 2**32 - 1 and named + 8 > path.stat().st_size
 
 
 def log_mel(samples: np.ndarray, rate: int, bands: int) -> np.ndarray:

@@ -144,7 +144,8 @@ def _training_error(message: str, config: VocabularyConfig) -> ConfigError | Dat
     if found := re.search(r"Vocabulary size too high .* value <= (\d+)", message):
         return ConfigError(
             f"vocabulary.size={config.size} is more than the training text supports: "
-            f"set vocabulary.size to {found[1]} or less, or give more text."
+            f"set vocabulary.size to {found[1]} or less, or give more text"
+            f"{' (vocabulary.max_lines)' if config.max_lines else ''}."
         )
     if found := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
         return ConfigError(
@@ -152,5 +153,8 @@ def _training_error(message: str, config: VocabularyConfig) -> ConfigError | Dat
             f"and the characters of the training text: set vocabulary.size to {found[1]} or more."
         )
     if "sentences_.empty()" in message or "all_chars_count" in message:
-        return DataError("The training split has no text to make a vocabulary of: check data.path.")
+        return DataError(
+            "The training split has no text to make a vocabulary of: check data.path, and weights "
+            "in data.train."
+        )
     return ConfigError(f"vocabulary.size={config.size}: SentencePiece cannot train: {message}")

@@ -151,6 +151,7 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
     run.check_corpus(fingerprint, of_valid)
     vocabulary = run_vocabulary(config, run, corpus, fingerprint)
     vocabulary.check_codes(config.data.codes)
+    text_checks.warn_of_codes(pairs, config.data.codes)
     if config.decode.to is not None:
         vocabulary.check_codes([code(config.decode.to)])
     text_checks.warn_of_lost_characters(valid_pairs, vocabulary)

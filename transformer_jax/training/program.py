@@ -149,7 +149,8 @@ def check_rows(train: TrainConfig, mesh: Mesh, rows: int) -> None:
             f"train.rows_multiple={train.rows_multiple}) does not divide into "
             f"{mesh.shape['data']} x {mesh.shape['fsdp']} devices x "
             f"{train.accumulate_steps} micro-batches. Set mesh.data, mesh.fsdp or "
-            f"train.accumulate_steps so that their product divides {rows}."
+            f"train.accumulate_steps so that their product divides {rows}, or "
+            f"train.rows_multiple={ways}."
         )
 
 

@@ -12,7 +12,8 @@ from transformer_jax.errors import DataError
 from transformer_jax.text.corpora import Corpus
 from transformer_jax.text.encoded import EncodedPairs
 from transformer_jax.text.folder_corpus import FolderCorpus, Pair
-from transformer_jax.text.vocabulary import EOS, Vocabulary
+from transformer_jax.text.mixture import plain_parts
+from transformer_jax.text.vocabulary import EOS, Vocabulary, split_codes
 
 log = logging.getLogger(__name__)
 REFERENCES = 1_000  # validation references that are looked at
@@ -20,6 +21,7 @@ REFERENCES = 1_000  # validation references that are looked at
 # that are training pairs, of training pairs whose sides are equal, and of those without a source.
 LOST_SHARE, KNOWN_SHARE, COPIED_SHARE, MISSING_SHARE = 0.01, 0.1, 0.5, 0.1
 CHUNK_PAIRS = 50_000
+CODED_LINES = 1_000  # source lines of each text in which codes are looked for
 
 
 def warn_of_lost_characters(pairs: Sequence[Pair], vocabulary: Vocabulary) -> None:
@@ -58,6 +60,19 @@ def warn_of_test_split(corpus: Corpus, data: DataConfig, of_valid: str) -> None:
             log.warning("there is no test split for a later `evaluate`: %s", error)
 
 
+def warn_of_codes(pairs: Sequence[Pair], codes: Sequence[str]) -> None:
+    """Logs a warning if source lines have codes of their own, beside those that they get."""
+    for part in plain_parts(pairs) if codes else ():
+        lines = [src for src, _ in itertools.islice(part, CODED_LINES)]
+        if has := sum(bool(split_codes(line, codes)[0]) for line in lines):
+            log.warning(
+                "%d of the first %d source lines of a training text have a code of their own, and "
+                "get another one (data.directions, @TAG)",
+                has,
+                len(lines),
+            )
+
+
 def warn_of_known_pairs(train: EncodedPairs, valid: EncodedPairs, vocabulary: Vocabulary) -> None:
     """Logs a warning if training shows much of the validation text, or has equal sides.
 
@@ -80,7 +95,7 @@ def warn_of_known_pairs(train: EncodedPairs, valid: EncodedPairs, vocabulary: Vo
 
 
 def _sums_of_files(corpus: FolderCorpus, stems: Sequence[str]) -> set[bytes]:
-    return {one for stem in stems for one in corpus.digests(slice_of(stem)[0])}
+    return {one for stem in stems for one in corpus.text_digests(slice_of(stem)[0])}
 
 
 def warn_of_sources(train: EncodedPairs, languages: Sequence[str]) -> None:

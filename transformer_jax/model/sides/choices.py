@@ -133,7 +133,7 @@ def _without_effect(config: ModelConfig) -> Iterator[str]:
     if not attends_to_encoder(config):
         names = ["num_encoder_layers", "sources"]
         names += [] if reads_source(config) else ["source_eos"]
-        reason_of |= dict.fromkeys(names, no_heads)
+        reason_of |= dict.fromkeys(names, f"model.encoder={config.encoder!r} has no layers")
     if config.tie_embeddings:
         reason_of["tie_output"] = "model.tie_embeddings=True ties the source too"
     if RESIDUALS[config.norm].normalizes is None:
