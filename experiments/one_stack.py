@@ -62,7 +62,7 @@ def rows_of(layers: int, cheap: int, d_ff: int) -> dict[str, Overrides]:
 
 ROWS = rows_of(4, 2, 640)
 ON_CAPTIONS = rows_of(7, 3, 512)
-RATES = dict.fromkeys(ROWS, 0.004)  # of TRIED, by the scales rate_...
+RATES = {TWO: 0.004, PREFIX: 0.008, CAUSAL: 0.008, CHEAP: 0.008}  # by the scales rate_...
 TRIED = (0.002, 0.004, 0.008, 0.016)
 
 

@@ -11,6 +11,7 @@ from experiments import (
     fair_comparison,
     few_pairs,
     later_parts,
+    one_stack,
     real_text,
     scores,
     table2_bleu,
@@ -123,6 +124,7 @@ RATES_OF_SCORES = {
     [
         (fair_comparison.EXPERIMENT, "budget_1", fair_comparison.RATES),
         (later_parts.EXPERIMENT, "small", later_parts.RATES),
+        (one_stack.EXPERIMENT, "small", one_stack.RATES),
         (real_text.EXPERIMENT, "cores_en-it", real_text.RATES_OF_CORES),
         (scores.EXPERIMENT, "small", RATES_OF_SCORES),
     ],
