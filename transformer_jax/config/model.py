@@ -18,9 +18,9 @@ MONOTONIC = [f"model.cross_normalizer={name}" for name in ("monotonic", "chunkwi
 WIDEST = 1_000_000
 WHOLE = "the source is read as a whole"
 IN_DECODER = {"model.sources": "each sentence begins with a word", "model.wait_k": WHOLE}
-IN_DECODER |= dict.fromkeys(
-    ("decode.coverage_penalty", "train.fertility_weight"), "nothing attends to that subword"
-)
+IN_DECODER["vocabulary.separate"] = "codes are subwords of the source"
+UNSEEN = ("decode.coverage_penalty", "train.fertility_weight")
+IN_DECODER |= dict.fromkeys(UNSEEN, "nothing attends to that subword")
 size = functools.partial(key, at_least=1, at_most=WIDEST)
 any_size = functools.partial(key, at_least=0, at_most=WIDEST)
 layers = functools.partial(key, at_least=1, at_most=1_000)  # they are compiled one by one

@@ -110,9 +110,7 @@ class RunFolder:
         elif self.path.is_dir() and any(
             not is_temporary(p) and p.name != LOCK for p in self.path.iterdir()
         ):
-            raise RunError(
-                f"{self.path} is not empty and holds no run. Choose another --workdir, or empty it."
-            )
+            raise RunError(f"{self.path} is not empty and holds no run. Choose another --workdir.")
         if self.checkpoints.exists() and not self.checkpoints.is_dir():
             raise RunError(f"Cannot write into {self.checkpoints}: it is a file.")
         if self.checkpoints.exists() and not os.access(self.checkpoints, os.W_OK):
