@@ -302,6 +302,7 @@ def test_words_are_between_spaces_whatever_the_subwords_are():
         (lambda: load(["a\0b"]), "'a.x00b' names no run's folder: give one"),
         (lambda: load(None), "None names no run's folder: give one"),
         (lambda: load(runs.trained_run(), beam=2), "decode.beam"),
+        (lambda: load(runs.trained_run(), num_layers=2), "num_layers cannot change in a trained"),
         (lambda: load(runs.trained_run(), checkpoint=7), "7"),
     ],
 )

@@ -43,6 +43,12 @@ if TYPE_CHECKING:
 
 
 USAGE = "python -m transformer_jax COMMAND --FLAG=VALUE ..."
+# What commands need of the standard streams.
+STREAMS = {
+    "translate": {"standard input", "standard output"},
+    "score": {"standard output"},
+    "align": {"standard output"},
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -111,9 +117,9 @@ def prepare_call(
     if command.uses_devices:
         check_devices()
         processes.check_alone()
+    for stream in sorted(STREAMS.get(name, set()) & set(closed)):
+        raise UserError(f"{stream} is closed or cannot be used. Use ... < TEXT > OUTPUT.")
     if name == "translate":  # bytes, independent of the locale's encoding
-        for stream in sorted({"standard input", "standard output"} & set(closed)):
-            raise UserError(f"{stream} is closed or cannot be used. Use ... < TEXT > OUTPUT.")
         values |= {"stdin": sys.stdin.buffer, "stdout": sys.stdout.buffer}
     set_up_logs(quiet=not processes.is_first())
     module, _, function = command.target.partition(":")

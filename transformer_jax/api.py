@@ -12,7 +12,7 @@ import numpy as np
 
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.files import load_config
-from transformer_jax.config.schema import Config, is_whole
+from transformer_jax.config.schema import KEYS, Config, is_whole
 from transformer_jax.decoding.lines import END, LineTranslator, Translation
 from transformer_jax.decoding.scoring import Forced, forced_logits
 from transformer_jax.errors import ConfigError, RunError, UserError
@@ -122,6 +122,9 @@ def load(
     for folder in given or [workdir]:
         if not _is_path(folder):
             raise ConfigError(f"{folder!r} names no run's folder: give one, such as 'runs/mine'.")
+    for name in decode_changes:
+        if f"decode.{name}" not in KEYS and any(f".{key}".endswith(f".{name}") for key in KEYS):
+            raise ConfigError(f"{name} cannot change in a trained run: load takes keys of decode.")
     overrides = {f"decode.{name}": value for name, value in decode_changes.items()}
     folders = [os.path.expanduser(os.fspath(folder)) for folder in given]
     with root_logger_unchanged():
@@ -242,10 +245,12 @@ class Run:
         data = self.config.data
         if sources is None or references is None:
             run = RunFolder(self.loaded.folders[0])
-            if run.is_imported or not isinstance(split, str):
+            if not isinstance(split, str):
+                raise ConfigError(f"split={split!r:.60}: name a split, such as test.")
+            if run.is_imported:
                 raise ConfigError(
-                    f"split={split!r}: name a split of the run's own text, which an imported run "
-                    "does not have: give sources and references."
+                    f"split={split!r}: an imported run has no text of its own: give sources and "
+                    "references."
                 )
             pairs = pairs_of_split(self.config, split, run)
             sources, references = [pair.src for pair in pairs], [pair.tgt for pair in pairs]

@@ -43,6 +43,8 @@ def test_the_target_language_is_a_flag_or_begins_the_line(run):
 def test_a_line_without_a_target_language_is_refused_and_so_is_an_unknown_one(run, capsys):
     with pytest.raises(DataError, match="The line 'A dog.' does not say. Set decode.to .* de, en"):
         transformer_jax.load(run).loaded.line_translator()(["A dog."])
+    with pytest.raises(UserError, match="names several targets: >>de<<, >>en<<"):
+        transformer_jax.load(run).translate([">>de<< >>en<< A dog."])
     with pytest.raises(UserError, match="Into which language"):  # a tag is none
         transformer_jax.load(run).translate([">>bt<< A dog."])
     assert runs.command("attention", f"--workdir={run}", "A dog.", "--to=fr") == 2

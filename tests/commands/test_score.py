@@ -57,7 +57,7 @@ def test_flags_and_keys_of_search_change_the_scores(capsys, caplog):
     assert "more than decode.max_length=4 subwords" in caplog.text
 
 
-def test_contrastive_files_count_how_often_the_right_translation_is_likelier(tmp_path, capsys):
+def test_contrastive_files_count_the_lines_with_a_likelier_translation(tmp_path, capsys, caplog):
     run, corpus = runs.trained_run(), runs.tiny_corpus()
     src, right = (runs.read_lines(corpus / f"test.{x}") for x in ("en", "de"))
     own = load(run).score(src, right)
@@ -72,6 +72,13 @@ def test_contrastive_files_count_how_often_the_right_translation_is_likelier(tmp
     assert 0 < wanted < len(src)
     assert runs.command("score", *flags, f"--contrastive={paths['equal']}") == 0
     assert capsys.readouterr().out.split("\t")[1] == "0"  # equal is not above
+    assert f"{len(src)} lines have equal scores, which count as wrong" in caplog.text
+    # A line that is blank everywhere ends a document, and is none of the lines.
+    sides = {"src": [*src, ""], "tgt": [*right, ""], "bad": [*files["wrong"], ""]}
+    ended = {name: runs.write_lines(tmp_path / name, lines) for name, lines in sides.items()}
+    given = f"--src={ended['src']}", f"--tgt={ended['tgt']}", f"--contrastive={ended['bad']}"
+    assert runs.command("score", flags[0], *given) == 0
+    assert capsys.readouterr().out.endswith(f"\t{len(src)}\n")
     short = runs.write_lines(tmp_path / "short", right[:3])
     assert runs.command("score", *flags, f"--contrastive={short}") == 2
 
@@ -91,3 +98,14 @@ def test_the_log_has_the_perplexity_per_subword_and_per_word(tmp_path, capsys, c
     wanted = math.exp(nats / subwords), math.exp(nats / words)
     text = "perplexity %.4g per subword (EOS included), %.4g per word between spaces"
     assert text % wanted in caplog.text
+    # A line that may be cut has no part in what a word costs.
+    limit = max(int(line[2]) for line in lines)
+    whole = [n for n, line in enumerate(lines[:-1]) if int(line[2]) < limit]
+    nats = -sum(float(lines[n][1]) for n in whole)
+    words = sum(len([*tgt, ""][n].split()) for n in whole)
+    caplog.clear()
+    assert (
+        runs.command("score", f"--workdir={run}", *files, f"--config.decode.max_length={limit}")
+        == 0
+    )
+    assert f"{math.exp(nats / words):.4g} per word between spaces" in caplog.text

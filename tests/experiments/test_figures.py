@@ -213,7 +213,7 @@ def test_a_run_of_two_sources_needs_a_sentence_in_each_language(monkeypatch, tmp
     run = SimpleNamespace(attention=lambda text: encode_sources(None, [text], 2))
     monkeypatch.setattr(api, "load", lambda *_: run)
     asked = figures.Asked(tmp_path, "w", figures.SENTENCE, "test", "latest")
-    with pytest.raises(DataError, match="--sentence='The engineer .* has 0 tabs. .* put a tab"):
+    with pytest.raises(DataError, match="--sentence='The engineer .* has 0 tabs. .* a tab between"):
         figures.draw_attention(asked)
 
 

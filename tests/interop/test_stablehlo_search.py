@@ -1,5 +1,7 @@
 """The search that goes into an exported folder, over a model that is a table of probabilities."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -51,6 +53,19 @@ CASES = {
     "only an end may follow at the limit": (ENDLESS, 1, [A] * 5),
     "at the limit with two beams": (ENDLESS, 2, []),
 }
+
+
+def test_a_line_without_a_target_language_is_refused_if_the_run_refuses_it():
+    model = ExportedModel.__new__(ExportedModel)
+    model.signature = {"language_codes": True, "targets": [">>de<<", ">>en<<"]}
+    model.ids = {">>de<<": 4, ">>bt<<": 5}
+    model.normalize = str
+    model.source = SimpleNamespace(encode=lambda text, out_type: text.split())
+    assert model.subwords(">>bt<< >>de<< a dog") == [">>bt<<", ">>de<<", "a", "dog"]
+    assert model.subwords("  ") == []
+    for line in ("a dog", ">>bt<< a dog"):
+        with pytest.raises(ValueError, match="begin it with its target language: >>de<<, >>en<<"):
+            model.subwords(line)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -163,6 +163,11 @@ def test_plain_parts_are_what_was_joined(folder):
     assert len(plain_corpora(corpus)) == 3  # of a, b, and the test text
 
 
+def test_decode_to_names_the_target_of_a_run_without_directions():
+    data = dataclasses.replace(runs.tiny_config().data, src="en", tgt="mul")
+    assert data.between() == ("en", "mul") and data.between("", "zh") == ("en", "zh")
+
+
 def test_lines_with_a_code_of_their_own_are_warned_of(folder, caplog):
     def warned() -> list[str]:
         corpus = corpus_of(folder, "a", directions=("en-de", "fr-en"))

@@ -1,16 +1,17 @@
 """The `align` command: word alignments of given translations, by encoder-decoder attention."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from transformer_jax.api import Run
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.evaluation.alignment import error_rate, link_scores
+from transformer_jax.evaluation.alignment import WordAlignment, error_rate, link_scores
 from transformer_jax.model.sides.transformer import watched_layer
 from transformer_jax.text.corpora import TextPairs
-from transformer_jax.text.folder_corpus import Links
+from transformer_jax.text.documents import InContext
+from transformer_jax.text.folder_corpus import Links, Pair
 from transformer_jax.text.hmm_aligner import hmm_alignments
 from transformer_jax.text.lines import TextLines
 from transformer_jax.text.pharaoh import read_alignments
@@ -57,24 +58,24 @@ def align(
     pairs = TextPairs(TextLines(Path(src)), TextLines(Path(tgt)))
     right = None if gold is None else read_alignments(gold, pairs)
     if workdir is None:
-        if layer is not None or checkpoint != "latest":
-            raise ConfigError("--layer and --checkpoint are of a run: add --workdir=FOLDER.")
+        if layer is not None or checkpoint != "latest" or overrides:
+            raise ConfigError(
+                "--layer, --checkpoint, --to and keys are of a run: add --workdir=FOLDER."
+            )
         _align_alone(pairs, right)
         return
     run = Run(load_model(workdir, checkpoint, overrides=overrides).reading_text("align"))
     changed, means = 0, []
-    for start in range(0, len(pairs), LINES):
-        part = [pairs[i] for i in range(start, min(start + LINES, len(pairs)))]
-        for pair, found in zip(part, run.align(*map(list, zip(*part, strict=True))), strict=True):
-            number = _number(layer, len(found.mean_NJ), watched_layer(run.config.model))
-            means.append(found.mean_NJ)
-            links = found.mean_NJ[number].tolist()
-            print(" ".join(f"{i}-{j}" for j, i in enumerate(links) if i >= 0))
-            sides = (found.src_words, found.tgt_words)
-            texts = split_codes(pair.src, run.loaded.vocabulary.codes)[1], pair.tgt
-            changed += any(
-                len(words) > len(words_of(line)) for words, line in zip(sides, texts, strict=True)
-            )
+    for pair, found in _aligned(run, pairs):
+        number = _number(layer, len(found.mean_NJ), watched_layer(run.config.model))
+        means.append(found.mean_NJ)
+        links = found.mean_NJ[number].tolist()
+        print(" ".join(f"{i}-{j}" for j, i in enumerate(links) if i >= 0))
+        sides = (found.src_words, found.tgt_words)
+        texts = split_codes(pair.src, run.loaded.vocabulary.codes)[1], pair.tgt
+        changed += any(
+            len(words) > len(words_of(line)) for words, line in zip(sides, texts, strict=True)
+        )
     if right is not None:
         rates = " ".join(f"{rate:.3f}" for rate in error_rate(means, right))
         log.info("alignment error rate of layers 1 to %d: %s", len(means[0]), rates)
@@ -83,6 +84,16 @@ def align(
             "%d lines have more words after the vocabulary's normalization; links count these",
             changed,
         )
+
+
+def _aligned(run: Run, pairs: TextPairs) -> Iterator[tuple[Pair, WordAlignment]]:
+    """Each pair, with the sentences before its source (data.context), and its alignment."""
+    add_context = InContext(run.config.data.context, run.loaded.vocabulary.codes)
+    for start in range(0, len(pairs), LINES):
+        part = [pairs[i] for i in range(start, min(start + LINES, len(pairs)))]
+        part = [pair._replace(src=add_context(pair.src)) for pair in part]
+        sides = ([pair[side] for pair in part] for side in (0, 1))
+        yield from zip(part, run.align(*sides), strict=True)
 
 
 def _align_alone(pairs: TextPairs, right: Sequence[Links] | None) -> None:

@@ -34,9 +34,9 @@ def score(
 ) -> None:
     """Prints "SCORE<tab>LOG_PROBABILITY<tab>SUBWORDS" for each pair of lines.
 
-    The log has the perplexity of all lines. With contrastive files it prints one line instead,
-    "ACCURACY<tab>RIGHT<tab>LINES": on how many lines the score of --tgt is above that of each wrong
-    translation.
+    The log has the perplexity of all lines, by word without lines that were cut. With contrastive
+    files it prints one line instead, "ACCURACY<tab>RIGHT<tab>LINES": on how many lines the score of
+    --tgt is above that of each wrong translation; lines that are blank in all files do not count.
 
     The score is what search reports for these subwords: the log probability (nats, summed over the
     subwords, EOS included) over the length penalty, plus the coverage penalty if there is one. A
@@ -68,31 +68,47 @@ def score(
     context = loaded.config.data.context
     found = _scores(lines, pairs, context)
     if others:
-        wrong = zip(*(_scores(lines, other, context) for other in others), strict=True)
-        right = sum(
-            own.score > max(one.score for one in each)
-            for own, each in zip(found, wrong, strict=True)
-        )
-        print(f"{right / len(pairs):.4f}\t{right}\t{len(pairs)}")
+        of_others = [_scores(lines, other, context) for other in others]
+        _print_accuracy([pairs, *others], [found, *of_others])
     else:
-        _print_scores(found, pairs)
+        _print_scores(found, pairs, lines.longest)
     lines.warn_of_cut()
 
 
-def _print_scores(found: Iterable[Forced], pairs: Sequence[Pair]) -> None:
-    """Prints a line for each pair; logs the perplexity of all that have a probability."""
-    nats, subwords, words = 0.0, 0, 0
+def _print_accuracy(files: Sequence[TextPairs], found: Sequence[Iterable[Forced]]) -> None:
+    """Prints how often the first file's translation is better than those of the others."""
+    right, at_least, count = 0, 0, 0
+    scores = zip(*found, strict=True)
+    for pairs, (own, *wrong) in zip(zip(*files, strict=True), scores, strict=True):
+        if not any(pair.tgt.strip() for pair in pairs):  # it ends a document
+            continue
+        best = max(one.score for one in wrong)
+        right, at_least = right + (own.score > best), at_least + (own.score >= best)
+        count += 1
+    print(f"{right / max(count, 1):.4f}\t{right}\t{count}")
+    if ties := at_least - right:
+        log.warning("%d lines have equal scores, which count as wrong", ties)
+
+
+def _print_scores(found: Iterable[Forced], pairs: Sequence[Pair], longest: int) -> None:
+    """Prints a line for each pair; logs the perplexity of all that have a probability.
+
+    Lines of `longest` subwords may have been cut, so that they have fewer words than they show.
+    """
+    nats, subwords, nats_of_words, words = 0.0, 0, 0.0, 0
     for one, pair in zip(found, pairs, strict=True):
         print(f"{one.score:.6f}\t{one.log_prob:.6f}\t{one.length}")
         if math.isfinite(one.log_prob):
             nats -= one.log_prob
             subwords += one.length
-            words += len(words_of(pair.tgt))
+            if one.length < longest:
+                nats_of_words -= one.log_prob
+                words += len(words_of(pair.tgt))
     if words:
         log.info(
             "perplexity %.4g per subword (EOS included), %.4g per word between spaces",
             perplexity(nats / subwords),
-            perplexity(nats / words),
+            perplexity(nats_of_words / words),
         )
 
 

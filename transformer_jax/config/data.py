@@ -285,7 +285,7 @@ class DataConfig:
         into = [one for one in self.directions if one.endswith(f"-{to}")]
         directions = [given] if given else into or self.directions
         if not directions:
-            return self.src, self.tgt
+            return self.src, to or self.tgt
         src, tgt = zip(*(one.split("-") for one in directions), strict=True)
         return "+".join(dict.fromkeys(src)), "+".join(dict.fromkeys(tgt))
 

@@ -180,6 +180,8 @@ class LineTranslator:
             return line
         known = self.targets or self.vocabulary.codes
         codes, sentence = split_codes(line, self.vocabulary.codes)
+        if self.targets and len(into := [one for one in codes if one in self.targets]) > 1:
+            raise DataError(f"The line {line[:40]!r} names several targets: {', '.join(into)}.")
         if any(one in known for one in codes):  # it comes first, as in training
             return " ".join([*sorted(codes, key=lambda one: one not in known), sentence])
         if self.to is None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from transformer_jax.config.data import code
 from transformer_jax.config.keys import Key
 from transformer_jax.config.schema import KEYS, Config
 from transformer_jax.errors import UserError
@@ -56,7 +57,8 @@ class Exported(NamedTuple):
         own = self.vocabulary
         language = own.bundle.languages[0] if isinstance(own, TableVocabulary) else ""
         codes = {"language_codes": own.reads_codes, "unknown_codes": own.reads_unknown_codes}
-        return {"punctuation": language, **codes}
+        targets = [code(one) for one in self.config.data.targets]
+        return {"punctuation": language, "targets": targets, **codes}
 
     def write_sentencepiece(self, folder: Path) -> None:
         """Writes the SentencePiece models source.spm and target.spm; one model serves as both."""

@@ -26,6 +26,8 @@ LANGUAGE = re.compile(r"\s*(>>[^<\s]*<<)")  # a language code, which may begin a
 class ExportedModel:
     """The functions of a folder, its weights, and what turns text into subwords and back."""
 
+    cut = 0  # lines that were too long
+
     def __init__(self, folder: Path):
         self.signature = json.loads((folder / "signature.json").read_text(encoding="utf-8"))
         with np.load(folder / "weights.npz") as file:
@@ -65,6 +67,9 @@ class ExportedModel:
             line = line[found.end() :]
             if unknown:
                 break
+        targets = self.signature.get("targets", [])  # a folder of an older version has none
+        if targets and line.strip() and not {*codes} & {*targets}:
+            raise ValueError(f"begin it with its target language: {', '.join(targets)}.")
         text = self.normalize(line).replace(SPACE, " ")
         pieces: list[str] = self.source.encode(text, out_type=str)
         return [*codes, *pieces] if text.strip() else []
@@ -81,6 +86,7 @@ class ExportedModel:
           ids: the source's subwords, without EOS.
         """
         sizes, special = self.signature["sizes"], self.signature["special"]
+        self.cut += len(ids) >= sizes["source"]
         beams, longest = sizes["beams"], sizes["target"]
         ids = [*ids[: sizes["source"] - 1], special["eos"]]
         limit = min(longest, len(ids) + self.signature["max_extra_length"])
@@ -144,10 +150,16 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 def main() -> None:
     """Translates standard input."""
     model = ExportedModel(Path(__file__).parent)
+    if sys.stdin is None:
+        sys.exit("search.py: standard input is closed. Use search.py < TEXT > TRANSLATION.")
     # Only "\n" ends a line; a byte order mark is not text.
-    with open(sys.stdin.fileno(), encoding="utf-8-sig", newline="\n") as lines:
-        for line in lines:
-            print(model.translate(line), flush=True)
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        try:
+            print(model.translate(line.decode("utf-8-sig" if number == 1 else "utf-8")), flush=True)
+        except ValueError as error:  # the bytes are not UTF-8, or a target language is missing
+            sys.exit(f"search.py: line {number}: {error}")
+    if model.cut:
+        print(f"search.py: {model.cut} lines were cut to the longest source", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -193,11 +193,13 @@ def make_jobs(
         for row in [row for row, own in seeds_of.items() if seed in own]:
             changes = {**chosen.overrides, **chosen.keys_of(row, experiment.rows[row])}
             own = seeds_of[row]
-            if "seed" in changes or len(set(own)) < len(own):
+            if "seed" in changes:
                 raise ConfigError(
-                    f"row {row!r}: seeds are those of the scale, or of --seeds, each once; they "
-                    f"are {', '.join(map(str, own))}."
+                    f"row {row!r} sets seed={changes['seed']}: seeds are those of the scale, or of "
+                    "--seeds."
                 )
+            if len(set(own)) < len(own):
+                raise ConfigError(f"row {row!r} has a seed twice: {', '.join(map(str, own))}.")
             folder = runs / slug(row) / f"seed-{seed}"
             whole = {**changes, **overrides, "seed": seed}
             jobs.append(Job(experiment.name, row, seed, chosen, whole, folder))

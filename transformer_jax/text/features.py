@@ -114,7 +114,7 @@ class FeatureReader:
         if len(found) < FEWEST:
             raise DataError(
                 f"{_where(number)}{path}: too small, it has one source position. Leave it out, or "
-                "lower data.stacked_frames or data.patch_width."
+                "train a run with a lower data.stacked_frames or data.patch_width."
             )
         return found
 

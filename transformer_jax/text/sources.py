@@ -58,7 +58,8 @@ def encode_sources(
             shown = line if len(line) <= SHOWN else line[:SHOWN] + "..."
             raise DataError(
                 f"The source line {shown!r} has {len(sentences) - 1} tabs. The model reads "
-                f"model.sources={count} sentences: put a tab between them (`paste FILE FILE`)."
+                f"model.sources={count} sentences: a tab between them (`paste FILE FILE`; "
+                "data.context: the one before it second)."
             )
     flat = [sentence for sentences in columns for sentence in sentences]
     encoded = vocabulary.encode_lines(flat, dropout)
