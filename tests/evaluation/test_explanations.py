@@ -2,6 +2,7 @@
 
 import itertools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from tests.fixtures.tiny import VOCABULARY, random_params, tiny_model
 from transformer_jax.errors import ConfigError
 from transformer_jax.evaluation.explanations import (
     EXPLANATIONS,
+    contributions,
     explained,
     halves,
     log_probs,
@@ -66,12 +68,47 @@ def test_the_summands_of_a_sub_layer_and_its_biases_are_its_output(name):
         bias = params[layer][sublayer].get("out_bias", 0.0) * residual.get("weight", 1.0)
         if "norm" in residual and model.config.norm != "pre":
             # The norm of the bias: what is left of the norm's bias and of a multiple of both.
-            gap = np.asarray(one.y_BQD - found - residual["norm"].get("bias", 0.0))[0, 0]
+            gaps = np.asarray(one.y_BQD - found - residual["norm"].get("bias", 0.0))[0]
             scaled = np.asarray((bias - np.mean(bias)) * residual["norm"]["scale"])
-            gap = gap - np.dot(gap, scaled) / max(np.dot(scaled, scaled), 1e-9) * scaled
-            np.testing.assert_allclose(gap, 0, atol=2e-5)
+            scaled = np.broadcast_to(scaled, gaps.shape[1:])
+            along = gaps @ scaled / max(np.dot(scaled, scaled), 1e-9)
+            np.testing.assert_allclose(gaps - along[:, None] * scaled, 0, atol=2e-5)
         else:
             np.testing.assert_allclose(found + bias, one.y_BQD, atol=2e-5)
+
+
+def test_contributions_are_how_near_each_summand_is():
+    """By a loop over queries and keys, also where no summand is nearer than nothing."""
+    draw = np.random.default_rng(0)
+    terms_QKD, kept_QD = draw.normal(size=(3, 4, 5)), draw.normal(size=(3, 5))
+    whole_QD = terms_QKD.sum(1) + kept_QD
+    whole_QD[2] = 100 * np.sign(-terms_QKD[2].sum(0) - kept_QD[2])  # far from all of them
+    got_QK, got_Q = contributions(*(jnp.asarray(x)[None] for x in (terms_QKD, kept_QD, whole_QD)))
+    fallbacks = 0
+    for q, whole in enumerate(whole_QD):
+        parts = [*terms_QKD[q], kept_QD[q]]
+        near = [max(0, abs(whole).sum() - abs(whole - part).sum()) for part in parts]
+        if not sum(near):
+            near, fallbacks = [abs(part).sum() for part in parts], fallbacks + 1
+        want = np.array(near) / sum(near)
+        np.testing.assert_allclose([*got_QK[0, q], got_Q[0, q]], want, rtol=1e-5)
+    assert fallbacks < 3
+
+
+def test_norms_are_the_lengths_of_weighted_values():
+    model = tiny_model(num_layers=2, encoder="prefix", norm="pre")
+    params = random_params(model)
+    one = traced(model, params, pair())[-1]
+    own = params[one.mixing.names[0]]
+    x_KD = np.asarray(one.memory_BKD)[0]
+    norm, attention = own["self_attention_residual"]["norm"], own["self_attention"]
+    x_KD = (x_KD - x_KD.mean(-1, keepdims=True)) / x_KD.std(-1, keepdims=True)
+    x_KD = x_KD * norm["scale"] + norm["bias"]
+    values = np.einsum("KD,DHV,HVE->KHE", x_KD, attention["value"], attention["out"])
+    summed = np.einsum("HQK,KHE->QKE", np.asarray(one.weights_BHQK)[0], values)
+    lengths = np.sqrt((summed**2).sum(-1))
+    want = (lengths / lengths.sum(-1, keepdims=True))[M + 1 : M + 1 + L]
+    np.testing.assert_allclose(joint_of(model, params, "norms"), want, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["pre", "deep"])
@@ -85,7 +122,7 @@ def test_rollout_is_the_sum_over_paths():
     """Each path goes from a position to one in every layer before; its weights are multiplied."""
     model, params = model_of("post")
     steps = [np.asarray(step)[0] for step in halves(model, params, pair())]
-    size, want = M + 1 + L + 2, 0.0
+    size = M + 1 + L + 2
     alive = [np.argwhere(step > 0) for step in steps]
     paths = {M + 1: 1.0}  # the first target position
     for step, edges in zip(steps[::-1], alive[::-1], strict=True):
@@ -100,16 +137,9 @@ def test_rollout_is_the_sum_over_paths():
 
 def test_flow_is_the_smallest_cut():
     """By the theorem of Ford and Fulkerson; cuts of 2 of 3 layers of nodes are tried out."""
-    model = tiny_model(num_layers=1, encoder="prefix", num_heads=1, d_k=6, d_v=6)
-    params = random_params(model)
-    own = pair()
     small = Pairs(
         packed_sentences([[5, EOS]], 1, 2), packed_sentences([[BOS]], 1, 1), np.array([[EOS]])
     )
-    assert own.length > small.length
-    [step] = (np.asarray(x)[0] for x in halves(model, params, small))
-    found = explained(model, params, small, "flow")
-    np.testing.assert_allclose(found["cross"][0, 0, 0, 0], step[2, :2], atol=1e-5)
     deep = tiny_model(num_layers=2, encoder="prefix", num_heads=1, d_k=6, d_v=6)
     params = random_params(deep)
     first, second = (np.asarray(x)[0] for x in halves(deep, params, small))
@@ -150,9 +180,10 @@ def test_gradients_are_those_of_finite_differences():
     )
 
 
-def test_leave_one_out_is_the_sentence_without_the_subword():
+@pytest.mark.parametrize("encoder", ["transformer", "prefix"])
+def test_leave_one_out_is_the_sentence_without_the_subword(encoder):
     """Without positions a source with a hidden subword is a source that lacks it."""
-    model = tiny_model(num_layers=2, positions="none")
+    model = tiny_model(num_layers=2, positions="none", encoder=encoder)
     params = random_params(model)
     given = pair()
     [[cross_LM]] = np.asarray(explained(model, params, given, "leave_one_out")["cross"])[0]
@@ -162,6 +193,16 @@ def test_leave_one_out_is_the_sentence_without_the_subword():
         shorter = given._replace(source=packed_sentences([ids], 1, M + 1))
         want = whole - log_probs(model, {"params": params}, shorter)[0, :L]
         np.testing.assert_allclose(cross_LM[:L, key], np.maximum(0, want), atol=2e-5)
+
+
+def test_what_is_left_out_of_a_prefix_moves_nothing():
+    """With positions: a hidden subword that has no weight in any layer changes nothing."""
+    model = tiny_model(num_layers=1, encoder="prefix", num_heads=1, d_k=6, d_v=6)
+    params = random_params(model)
+    given, zero = pair(), jax.tree.map(jnp.zeros_like, params["decoder_0"]["self_attention"])
+    params["decoder_0"]["self_attention"] = zero  # nothing is read, so nothing is lost
+    found = explained(model, params, given, "leave_one_out")["cross"][..., :L, :]
+    np.testing.assert_allclose(found, 0, atol=1e-6)
 
 
 @pytest.mark.parametrize("method", EXPLANATIONS)
@@ -182,7 +223,8 @@ def test_what_cannot_be_explained_is_refused():
         {"attention_gate": True},
         {"positions": "relative"},
         {"normalizer": "differential", "num_heads": 4},
-        {"sources": 2, "combination": "parallel"},
+        {"sources": 2},
+        {"normalizer": "talking_heads"},
     ):
         model = tiny_model(**changes)
         with pytest.raises(ConfigError, match="is for attention alone, and this run has"):

@@ -57,7 +57,7 @@ CASES = {
 
 def test_a_line_without_a_target_language_is_refused_if_the_run_refuses_it():
     model = ExportedModel.__new__(ExportedModel)
-    model.signature = {"language_codes": True, "targets": [">>de<<", ">>en<<"]}
+    model.signature = {"language_codes": True, "targets": [">>de<<", ">>en<<"], "to": None}
     model.ids = {">>de<<": 4, ">>bt<<": 5}
     model.normalize = str
     model.source = SimpleNamespace(encode=lambda text, out_type: text.split())
@@ -66,6 +66,8 @@ def test_a_line_without_a_target_language_is_refused_if_the_run_refuses_it():
     for line in ("a dog", ">>bt<< a dog"):
         with pytest.raises(ValueError, match="begin it with its target language: >>de<<, >>en<<"):
             model.subwords(line)
+    model.signature["to"] = ">>de<<"
+    assert model.subwords(">>bt<< a dog") == [">>de<<", ">>bt<<", "a", "dog"]
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -94,7 +94,7 @@ def test_the_fused_kernel_reads_a_prefix_as_the_plain_one(encoder):
     fused = tiny_model(encoder=encoder, num_layers=2, attention_kernel="fused")
     plain = tiny_model(encoder=encoder, num_layers=2)
     params = random_params_of(plain)
-    batch = model_inputs(lay_out(PAIRS, ROWS, 16, 16))
+    batch = model_inputs(lay_out(PAIRS, ROWS, 32, 16))  # more than a block
     got, want = (jax.jit(model.apply)({"params": params}, *batch) for model in (fused, plain))
     real = batch[1].segments != 0
     np.testing.assert_allclose(got[real], want[real], rtol=2e-5, atol=2e-5)

@@ -100,8 +100,9 @@ def test_what_cannot_be_read_says_why(tmp_path):
     path.write_bytes(whole[:-100])
     with pytest.raises(DataError, match="it is cut off"):
         read_recording(path, DATA)
-    path.write_bytes(whole[:4] + b"\xff" * 4 + whole[8:])  # as a pipe writes it
-    assert len(read_recording(path, DATA))
+    for size in (0xFFFFFFFF, 0x7FFFF024, 0):  # as programs write it into a pipe
+        path.write_bytes(whole[:4] + size.to_bytes(4, "little") + whole[8:])
+        assert len(read_recording(path, DATA))
     for content in (b"", b"text", path.read_bytes()[:20]):
         path.write_bytes(content)
         with pytest.raises(DataError, match="not a recording that can be read"):

@@ -16,6 +16,7 @@ import numpy as np
 from transformer_jax.api import AttendedSentence, Run
 from transformer_jax.errors import ConfigError
 from transformer_jax.evaluation.attention import EXPLAINED, KINDS
+from transformer_jax.evaluation.explanations import check_method
 from transformer_jax.files import write_atomically
 from transformer_jax.model.attention.maps import layers_of_use, uses_of
 from transformer_jax.reporting.page import Code, Heading, Part, Picture, Text, write_page
@@ -79,6 +80,7 @@ def write_weights(
     """
     texts = {"source": found.source, "translation": found.translation}
     texts["checkpoint"] = found.checkpoint
+    texts |= {"explain": found.explain} if found.explain else {}
     layers = {
         kind: [n for n in range(1, len(found.kinds[kind].weights_NHLM) + 1) if layer in (None, n)]
         for kind in kinds
@@ -144,11 +146,8 @@ def attention(
     path = Path(output)
     _check(path, kind)
     _check_place(path, workdir)
-    if explain and (layer or head or kind == "encoder"):
-        raise ConfigError(
-            f"--explain={explain} is about the whole model, from the translation back: leave out "
-            "--layer and --head, and name --kind=cross, decoder or all."
-        )
+    if explain is not None:
+        _check_explain(explain, layer or head, kind)
     run = Run(load_model(workdir, checkpoint, overrides=overrides))
     if explain is None:
         _check_kinds(run.loaded, () if kind == ALL else [kind], layer)
@@ -165,7 +164,8 @@ def attention(
         with tempfile.TemporaryDirectory() as folder:
             parts = draw_kinds(found, kinds, Path(folder), layer)
             about = Text(f"{printable(str(workdir))}, checkpoint {found.checkpoint}.")
-            write_page(path, "What was attended to", [about, *parts])
+            title = f"What it owes to, by {explain}" if explain else "What was attended to"
+            write_page(path, title, [about, *parts])
     print(f"{_called(found):<12}{found.translation}\nattention   {path}")
     return path
 
@@ -185,6 +185,16 @@ def _check(output: Path, kind: str) -> None:
         raise ConfigError(
             f"--kind={ALL} is more than a picture: name a file that ends in one of {others}, or "
             "one kind."
+        )
+
+
+def _check_explain(explain: str, part: int | None, kind: str) -> None:
+    """Raises ConfigError if there is no such method, or it is asked about a part of the model."""
+    check_method(explain)
+    if part or kind == "encoder":
+        raise ConfigError(
+            f"--explain={explain} is about the whole model, from the translation back: leave out "
+            "--layer and --head, and name --kind=cross, decoder or all."
         )
 
 

@@ -34,7 +34,7 @@ def score(
 ) -> None:
     """Prints "SCORE<tab>LOG_PROBABILITY<tab>SUBWORDS" for each pair of lines.
 
-    The log has the perplexity of all lines, by word without lines that were cut. With contrastive
+    The log has the perplexity of all lines, by word without lines that may be cut. With contrastive
     files it prints one line instead, "ACCURACY<tab>RIGHT<tab>LINES": on how many lines the score of
     --tgt is above that of each wrong translation; lines that are blank in all files do not count.
 
@@ -104,12 +104,12 @@ def _print_scores(found: Iterable[Forced], pairs: Sequence[Pair], longest: int) 
             if one.length < longest:
                 nats_of_words -= one.log_prob
                 words += len(words_of(pair.tgt))
-    if words:
-        log.info(
-            "perplexity %.4g per subword (EOS included), %.4g per word between spaces",
-            perplexity(nats / subwords),
-            perplexity(nats_of_words / words),
-        )
+    if subwords:
+        of_words = ""
+        if words:
+            of_words = f", {perplexity(nats_of_words / words):.4g} per word between spaces"
+        of_subwords = perplexity(nats / subwords)
+        log.info("perplexity %.4g per subword (EOS included)%s", of_subwords, of_words)
 
 
 def _scores(lines: LineTranslator, pairs: Sequence[Pair], context: int) -> Iterator[Forced]:

@@ -26,7 +26,7 @@ from jax import Array
 from transformer_jax.errors import ConfigError
 from transformer_jax.model.attention.traces import Pairs, Traced, problems, terms, traced
 from transformer_jax.model.encoder_decoder import EncoderDecoder
-from transformer_jax.model.interfaces import Params
+from transformer_jax.model.interfaces import Params, is_prefix
 
 SMALLEST = 1e-9  # a sum of contributions that is divided by
 WIDTH = 10**6  # of an edge of weight 1, since flows are counted in whole numbers
@@ -40,7 +40,7 @@ def contributions(terms_BQKD: Array, kept_BQD: Array, y_BQD: Array) -> tuple[Arr
     |T_j|_1 / sum.
 
     Source: Ferrando et al. 2022, "Measuring the Mixing of Contextual Information in the
-    Transformer" (ALTI), equations 8 to 10.
+    Transformer" (ALTI), section 3.
     """
 
     parts_BQJD = jnp.concatenate([terms_BQKD, kept_BQD[:, :, None]], axis=2)
@@ -141,7 +141,8 @@ def alti(model: EncoderDecoder, params: Params, pair: Pairs) -> Array:
 def norms(model: EncoderDecoder, params: Params, pair: Pairs) -> Array:
     """The lengths of the last layer's `terms`, each row of a sub-layer divided by its sum.
 
-    Source: Kobayashi et al. 2020, section 3; with the norm after the sum, Kobayashi et al. 2021.
+    Source: Kobayashi et al. 2020, section 3; the norm after the sum is treated as in Kobayashi et
+    al. 2021, whose residual is left out.
     """
     found = traced(model, params, pair)
     last = [one for one in found if one.mixing.names[0] == found[-1].mixing.names[0]]
@@ -180,17 +181,18 @@ def gradient(model: EncoderDecoder, params: Params, pair: Pairs) -> Array:
         variables = {"params": params, "perturbations": moved}
         return log_probs(model, variables, pair).sum(0)
 
-    slopes = jax.jacrev(of_shifts)([jnp.zeros_like(one.weights_BHQK) for one in found])
-    first = pair.source.ids.shape[1]
+    _, slopes_of = jax.vjp(of_shifts, [jnp.zeros_like(one.weights_BHQK) for one in found])
+    first, length = pair.source.ids.shape[1], pair.labels_BL.shape[1]
 
-    def row(number: Array, own_slopes: list[Array]) -> Array:
+    def row(number: Array) -> Array:
         steps = []
-        for one, slope_BHQK in zip(found, own_slopes, strict=True):
+        [slopes] = slopes_of(jax.nn.one_hot(number, length))
+        for one, slope_BHQK in zip(found, slopes, strict=True):
             own_BQK = jnp.maximum(0, slope_BHQK * one.weights_BHQK).mean(1)
             steps.append(one.mixing.joint(own_BQK, jnp.ones(own_BQK.shape[:2]), pair.length))
         return _multiplied(steps)[:, first + number]
 
-    rows_LBT = jax.vmap(row)(jnp.arange(pair.labels_BL.shape[1]), slopes)
+    rows_LBT = jax.lax.map(row, jnp.arange(length))  # one after the other: it takes memory
     return jnp.pad(rows_LBT.swapaxes(0, 1), ((0, 0), (first, 0), (0, 0)))
 
 
@@ -208,6 +210,10 @@ def leave_one_out(model: EncoderDecoder, params: Params, pair: Pairs) -> Array:
     def without(position: Array) -> Array:
         hidden_BM = pair.source.segments * (jnp.arange(first) != position)
         own = pair._replace(source=pair.source._replace(segments=hidden_BM))
+        if is_prefix(model.config):  # its target positions count on from those that are seen
+            is_real_B = pair.source.segments[:, position] != 0
+            behind_BL = pair.target.positions + is_real_B[:, None]
+            own = own._replace(target=pair.target._replace(positions=behind_BL))
         return log_probs(model, {"params": params}, own)
 
     losses_MBL = jnp.maximum(0, whole_BL - jax.lax.map(without, jnp.arange(first)))
@@ -223,6 +229,12 @@ EXPLANATIONS = {
     "gradient": Explanation(gradient, "gradient times weight"),
     "leave_one_out": Explanation(leave_one_out, "nats lost without it"),
 }
+
+
+def check_method(name: str) -> None:
+    """Raises ConfigError if there is no such method."""
+    if name not in EXPLANATIONS:
+        raise ConfigError(f"explain={name!r} is not one of {', '.join(EXPLANATIONS)}.")
 
 
 def explained(model: EncoderDecoder, params: Params, pair: Pairs, method: str) -> dict[str, Array]:
@@ -241,8 +253,7 @@ def explained(model: EncoderDecoder, params: Params, pair: Pairs, method: str) -
     Raises:
       ConfigError: there is no such method, or the model has parts that no method knows.
     """
-    if method not in EXPLANATIONS:
-        raise ConfigError(f"explain={method!r} is not one of {', '.join(EXPLANATIONS)}.")
+    check_method(method)
     if why := ", ".join(problems(model.config)):
         raise ConfigError(f"explain={method} is for attention alone, and this run has {why}.")
     joint_BTT = EXPLANATIONS[method].compute(model, params, pair)

@@ -58,7 +58,8 @@ class Exported(NamedTuple):
         language = own.bundle.languages[0] if isinstance(own, TableVocabulary) else ""
         codes = {"language_codes": own.reads_codes, "unknown_codes": own.reads_unknown_codes}
         targets = [code(one) for one in self.config.data.targets]
-        return {"punctuation": language, "targets": targets, **codes}
+        to = self.config.decode.to
+        return {"punctuation": language, "targets": targets, "to": to and code(to), **codes}
 
     def write_sentencepiece(self, folder: Path) -> None:
         """Writes the SentencePiece models source.spm and target.spm; one model serves as both."""

@@ -69,6 +69,8 @@ class ExportedModel:
                 break
         targets = self.signature.get("targets", [])  # a folder of an older version has none
         if targets and line.strip() and not {*codes} & {*targets}:
+            if self.signature["to"]:
+                return self.subwords(f"{self.signature['to']} {' '.join([*codes, line.strip()])}")
             raise ValueError(f"begin it with its target language: {', '.join(targets)}.")
         text = self.normalize(line).replace(SPACE, " ")
         pieces: list[str] = self.source.encode(text, out_type=str)

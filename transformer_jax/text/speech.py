@@ -13,6 +13,7 @@ from transformer_jax.text.batches import Packed
 WINDOW, STEP = 0.025, 0.010  # seconds
 LEAST_POWER = 1e-10  # where nothing is heard
 MASKS, MASKED_SHARE = 2, 0.2  # ranges of each kind; frames of one, as a share of the recording
+OF_A_PIPE = 0x7FFFF000  # bytes: programs that write to a pipe name so many, or more
 MASK_STREAM = 3  # keeps the masks' random numbers apart from those of the plan and the epochs
 
 
@@ -56,7 +57,7 @@ def _is_cut(path: Path) -> bool:
     with path.open("rb") as file:
         head = file.read(8)
     named = int.from_bytes(head[4:], "little")
-    return head[:4] == b"RIFF" and named != 2**32 - 1 and named + 8 > path.stat().st_size
+    return head[:4] == b"RIFF" and path.stat().st_size < named + 8 < OF_A_PIPE
 
 
 def log_mel(samples: np.ndarray, rate: int, bands: int) -> np.ndarray:

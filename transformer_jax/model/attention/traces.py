@@ -14,13 +14,11 @@ from jax import Array
 
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.attention.attention_sublayer import for_every_head
-from transformer_jax.model.attention.combinations import COMBINATIONS
 from transformer_jax.model.attention.normalizers import NORMALIZERS, unchanged
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.interfaces import PREFIXES, Params, is_prefix
 from transformer_jax.model.layers.layer import Residual
 from transformer_jax.model.layers.residuals import RESIDUALS, constants_of
-from transformer_jax.model.positions.choices import POSITIONS
 from transformer_jax.model.sides.embeddings import Embedding, Projection
 from transformer_jax.text.batches import Ints, Packed
 
@@ -88,17 +86,18 @@ def problems(config: ModelConfig) -> Iterator[str]:
     """Why a model's attention cannot be explained; empty if it can."""
     if config.encoder not in ("transformer", *PREFIXES) or config.decoder != "transformer":
         yield f"model.encoder={config.encoder!r} with model.decoder={config.decoder!r}"
-    kind = POSITIONS[config.positions].by_query
-    if kind is not None and config.relative_values:
-        yield f"model.positions={config.positions!r}, which adds to the values"
+    if config.positions == "relative" and config.relative_values:
+        yield "model.positions='relative', which adds to the values (model.relative_values)"
     if config.attention_gate:
         yield "model.attention_gate=True"
-    if config.sources > 1 and COMBINATIONS[config.combination] is not None:
-        yield f"model.combination={config.combination!r}"
+    if config.sources > 1:
+        yield f"model.sources={config.sources}"
     names = {config.normalizer, config.cross_normalizer or config.normalizer}
     own = [NORMALIZERS[name] for name in names if name in NORMALIZERS]
     if any(one.of_heads is not unchanged for one in own):
         yield "a normalizer that changes the heads' outputs"
+    if any(one.signed for one in own):
+        yield "a normalizer with negative weights"
 
 
 def traced(model: EncoderDecoder, params: Params, pair: Pairs) -> list[Traced]:
@@ -142,7 +141,7 @@ def terms(config: ModelConfig, params: Params, one: Traced) -> tuple[Array, Arra
     """The summands of a sub-layer's output, before biases: of each key, and of the residual.
 
     A norm after the sum is a linear map once its deviation is known, so it is applied to each
-    summand (Kobayashi et al. 2021; Ferrando et al. 2022, equation 6).
+    summand (Kobayashi et al. 2021; Ferrando et al. 2022).
 
     Returns:
       float32 `[batch, queries, keys, d_model]` and `[batch, queries, d_model]`.

@@ -171,6 +171,9 @@ def _without_effect(config: ModelConfig) -> Iterator[str]:
 
 def full_context_problems(config: ModelConfig) -> Iterator[str]:
     """Why no second pass can see the whole target, with the fix; empty if one can."""
+    if not attends_to_encoder(config):
+        yield from watch_problems(config)
+        return
     decoder = decoder_of(config)
     if not (_decoder_self_attention(config) and decoder.multi_head):
         yield (
