@@ -111,7 +111,13 @@ SEARCH = {"checkpoint": "7", "beam_size": 1, "examples": 3}
 OVERRIDDEN = EVALUATE | {"overrides": {"decode.length_penalty": 1.0, "data.path": "x"}}
 FROM_TO = {"source": "de", "overrides": {"decode.to": "fr"}}
 SENTENCE = {"workdir": "w", "sentence": "A dog.", "kind": "cross", "layer": None}
-SENTENCE |= {"head": None, "output": "attention.png", "checkpoint": "latest", "target": None}
+SENTENCE |= {
+    "head": None,
+    "explain": None,
+    "output": "attention.png",
+    "checkpoint": "latest",
+    "target": None,
+}
 SENTENCE |= {"overrides": {}}
 CALLS = {
     "evaluate --workdir=w": EVALUATE,

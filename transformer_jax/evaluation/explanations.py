@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.sparse.csgraph
 from jax import Array
 
 from transformer_jax.errors import ConfigError
@@ -105,6 +104,8 @@ def flow(model: EncoderDecoder, params: Params, pair: Pairs) -> Array:
 
     Source: Abnar and Zuidema 2020, section 3.
     """
+    import scipy.sparse.csgraph  # it adds a filter of warnings, which an import must not do
+
     steps = np.stack(jax.device_get(halves(model, params, pair)))  # [sub-layers, B, T, T]
     found = np.zeros(steps.shape[1:])
     first, nodes = pair.source.ids.shape[1], (len(steps) + 1) * pair.length

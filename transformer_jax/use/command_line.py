@@ -241,7 +241,7 @@ def parse_flags(
     if positional:
         values[positional.name] = extra[0] if extra else positional.default
     for flag in known:
-        if flag.required and not values[flag.name]:
+        if flag.required and values[flag.name] in (None, []):
             raise UserError(f"{command} needs {flag.shown}: {flag.help}.")
         if flag.name == "workdir" and flag.kind is str and parser[flag.name].present > 1:
             raise UserError(f"{command} takes one {flag.shown}, not several.")

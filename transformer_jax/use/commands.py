@@ -130,7 +130,7 @@ COMMANDS = {
         "transformer_jax.commands.attention:attention",
         "translate a sentence and draw, or write, what its words attended to",
         (
-            Flag("sentence", str, "SENTENCE", "what to translate", default="", positional=True),
+            Flag("sentence", str, "SENTENCE", "what to translate", required=True, positional=True),
             WORKDIR,
             Flag("target", str, "TEXT", "the translation to give the model, instead of its own"),
             Flag("kind", str, "KIND", "cross, encoder, decoder; all (no picture)", default="cross"),
