@@ -21,7 +21,6 @@ BLEU, and does not if it costs less. The control must fail: a random sentence sa
 seed nothing is decided.
 """
 
-import contextlib
 import os
 import random
 import sys
@@ -31,6 +30,7 @@ from pathlib import Path
 from experiments.evidence import Evidence, Found, of_jobs
 from experiments.judging import Column, at, gaps, judged, means
 from experiments.own_text import on_text, write_split
+from experiments.several_sources import scored
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
@@ -71,16 +71,13 @@ def ways(lines: Sequence[str], others: Sequence[str]) -> Iterator[tuple[str, lis
 def measured(job: Job) -> Evidence:
     """BLEU as the row was trained, and with a random sentence and without one."""
     from transformer_jax.api import load
-    from transformer_jax.commands.evaluate import evaluate
 
-    with contextlib.redirect_stdout(sys.stderr):
-        own = evaluate(str(job.folder), split="test")
-    found: Evidence = {OWN: own.scores.bleu}
+    bleu, sources, references = scored(job)
+    found: Evidence = {OWN: bleu}
     run = load(job.folder)
     if run.config.data.context:
-        references = [pair.tgt for pair in own.pairs]
         others = list(TextLines(TEXT / "test.other"))
-        for name, lines in ways([pair.src for pair in own.pairs], others):
+        for name, lines in ways(sources, others):
             found[name] = run.evaluate(lines, references).bleu
     return found
 

@@ -23,7 +23,6 @@ is above. An identity is tested: with a causal mask the logits are those of the 
 both texts.
 """
 
-import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +30,7 @@ from pathlib import Path
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
 from experiments.judging import Column, at, gaps, judged, means
 from experiments.scores import rate_scale
+from experiments.several_sources import scored
 from experiments.short_demo import SHORT_DEMO
 from experiments.table3_ablations import BASE, RECIPE, SHORT, shrink
 from transformer_jax.reporting.page import Heading, Part, Table
@@ -69,16 +69,13 @@ TRIED = (0.002, 0.004, 0.008, 0.016)
 def measured(job: Job) -> Evidence:
     """Parameters, and BLEU with the right source and with that of the next line."""
     from transformer_jax.api import load
-    from transformer_jax.commands.evaluate import evaluate
     from transformer_jax.model.parameters import parameter_count
 
-    with contextlib.redirect_stdout(sys.stderr):
-        own = evaluate(str(job.folder), split="test")
+    bleu, sources, references = scored(job)
     run = load(job.folder)
-    sources = [pair.src for pair in own.pairs]
-    wrong = run.evaluate([*sources[1:], sources[0]], [pair.tgt for pair in own.pairs])
+    wrong = run.evaluate([*sources[1:], sources[0]], references)
     count = parameter_count(run.loaded.model)
-    return {"parameters": count, "bleu": own.scores.bleu, "wrong": wrong.bleu}
+    return {"parameters": count, "bleu": bleu, "wrong": wrong.bleu}
 
 
 def verdicts_on(found: Found, row: str) -> list[str]:

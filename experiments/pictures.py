@@ -128,7 +128,7 @@ CHANGES: dict[str, Callable[[str], str]] = {
     ALIKE: look_alike,
     SWAPPED: swapped,
 }
-# How a function of DRAW draws a line, of which this is the number.
+# From a function of DRAW, a line and the number of the line to its picture.
 WAYS: dict[str, Callable[[Callable[..., np.ndarray], str, int], np.ndarray]] = {
     CLEAN: lambda draw, line, number: draw(line),
     ALIKE: lambda draw, line, number: draw(look_alike(line)),

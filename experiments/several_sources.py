@@ -73,7 +73,7 @@ SMALL_LOSS, BROKEN, BEST = 1.0, 0.5, 4  # BLEU; a share; translations of each si
 
 
 def scored(job: Job) -> tuple[float, list[str], list[str]]:
-    """BLEU of the run on its test split, and the sources and references."""
+    """The run's BLEU on its test split, and the sources and references of the split."""
     from transformer_jax.commands.evaluate import evaluate
 
     with contextlib.redirect_stdout(sys.stderr):

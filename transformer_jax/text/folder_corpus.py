@@ -93,7 +93,7 @@ class FolderCorpus:
         """Digests of the content of a stem's files."""
 
     def text_digests(self, stem: str) -> Iterator[bytes]:
-        """The same of the text alone, without what is said about it."""
+        """Digests of a stem's text, without those of files that say where its documents begin."""
         return self.digests(stem)
 
     def aligned_digests(self, stem: str) -> Iterator[bytes]:
