@@ -174,6 +174,19 @@ def test_a_flag_comes_before_the_language_that_the_tokenizer_names(tmp_path):
     assert (data.src, data.tgt) == ("en", "deu")
 
 
+def test_the_codes_of_target_languages_are_named(tmp_path, caplog):
+    flags = (f"--from={opus_folder('one')}", f"--workdir={tmp_path / 'run'}", "--src=en")
+    assert runs.command("import", *flags, "--tgt=de") == 0
+    assert "the code of the target language: >>deu<<" in caplog.text
+
+
+def test_an_export_of_ours_without_separate_weights_is_named(tmp_path, capsys):
+    for name in ("search.py", "weights.npz"):
+        (tmp_path / name).touch()
+    assert runs.command("import", f"--from={tmp_path}", f"--workdir={tmp_path / 'run'}") == 2
+    assert "an export of this package to StableHLO" in capsys.readouterr().err
+
+
 def test_a_name_that_is_no_folder_is_asked_of_the_hub(tmp_path, monkeypatch, capsys):
     asked = []
 

@@ -19,8 +19,7 @@ from tests.fixtures.tiny import (
     tiny_and_params,
     tiny_model,
 )
-from transformer_jax.model.outputs.consistency import CONSISTENCY
-from transformer_jax.model.outputs.cross_entropy import LossSettings
+from transformer_jax.model.outputs.cross_entropy import CONSISTENCY, LossSettings
 from transformer_jax.model.outputs.softmax_output import projected_loss
 
 B, L, D, V = 4, 5, 6, 12  # V is padded
@@ -46,7 +45,7 @@ def narrow(*arrays):
 
 @pytest.mark.parametrize(("block", "replicas"), [(2048, 1), (10, 1), (10, 2)])
 def test_the_gradient_is_that_of_the_mean_cross_entropy_and_the_divergence(block, replicas):
-    settings = SETTINGS._replace(block=block, replicas=replicas, consistency=3.0)
+    settings = SETTINGS._replace(block=block, replicas=replicas, auxiliary=((CONSISTENCY, 3.0),))
     targets = DRAW.integers(0, REAL_V, (B, L))
 
     def objective_by_hand(x, again, table):
@@ -75,7 +74,7 @@ def test_the_gradient_is_that_of_the_mean_cross_entropy_and_the_divergence(block
 
 
 def test_the_divergence_of_bfloat16_is_summed_in_float32():
-    settings = SETTINGS._replace(dtype="bfloat16", block=10, consistency=1.0)
+    settings = SETTINGS._replace(dtype="bfloat16", block=10, auxiliary=((CONSISTENCY, 1.0),))
     twice = jnp.zeros((B, 2 * L), jnp.int32), jnp.concatenate([REAL, REAL], axis=1)
     x, table = jnp.concatenate(narrow(X, AGAIN), axis=1), jnp.float32(TABLE)
     gap = jax.jit(projected_loss, static_argnums=4)(x, table, *twice, settings)

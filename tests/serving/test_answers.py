@@ -11,7 +11,7 @@ from transformer_jax.decoding.lines import Translation
 from transformer_jax.errors import ConfigError
 from transformer_jax.evaluation.attention import Attention
 from transformer_jax.serving.answers import answer_all, model_of
-from transformer_jax.serving.asked import Asked, Model
+from transformer_jax.serving.asked import Asked, Model, Refused
 
 WORDS = ["▁a", "▁b", "</s>"]  # the source's
 
@@ -78,6 +78,12 @@ def test_words_are_linked_by_the_layer_that_was_asked_for(layer, word):
     assert attention["target_words"] == ["x", "y", "z"]
     assert attention["alignment"] == [word, None, word]
     assert blank is None
+
+
+def test_a_given_pair_without_subwords_is_refused_with_the_reason():
+    [refused] = answer_all(StubRun("▁z"), [Asked([" "], 1, True, 1, 1, "z")])
+    assert isinstance(refused, Refused)
+    assert (refused.status, str(refused)) == (400, "The sentence is blank.")
 
 
 def test_bytes_that_are_no_character_have_weights_but_no_words():

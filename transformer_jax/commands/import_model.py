@@ -22,6 +22,7 @@ HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 HUB_FILES = ["*.json", "*.safetensors", "*.spm", "*.model", "*.txt"]  # nothing to unpickle
 log = logging.getLogger(__name__)
 CODE = re.compile(r"[A-Za-z][\w.+-]*")  # of a language
+STABLEHLO_SEARCH = "search.py"  # in an export of interop/stablehlo.py, which takes long to import
 
 
 def import_model(
@@ -75,6 +76,9 @@ def import_model(
         save_weights(run, model.params)
     finally:
         run.unlock()
+    if vocabulary.codes:
+        codes = ", ".join(sorted(vocabulary.codes))
+        log.info("source lines begin with the code of the target language: %.200s", codes)
     sizes = " and ".join(str(size) for size in dict.fromkeys(vocabulary.sizes))
     log.info("%s: %s subwords, %s", run.path, sizes, _described(model))
 
@@ -89,6 +93,11 @@ def _reader(origin: Path) -> tuple[Callable[..., Imported], tuple[str | None, st
         return read_ctranslate2, (None, None)
     if (origin / "config.json").is_file():
         return read_huggingface, languages_of(origin)
+    if (origin / STABLEHLO_SEARCH).is_file():
+        raise DataError(
+            f"{origin} is an export of this package to StableHLO, which has no separate weights. "
+            "Use the run that it was made of."
+        )
     if any(origin.glob("*.npz")) or any(origin.glob("*.yml")):
         return read_marian, (None, None)
     raise DataError(

@@ -9,7 +9,7 @@ from transformer_jax.config.schema import KEYS, Config, value_at
 from transformer_jax.config.serialization import from_config_dict, to_dict
 
 REVERSE = "reverse"  # the folder of the other direction, in a run's folder
-PATHS = ("data.path", "vocabulary.path", "train.init_from")
+PATHS = ("data.path", "vocabulary.path", "train.init_from", "train.teacher")
 
 
 def with_values(config: Config, values: Mapping[str, Any]) -> Config:

@@ -284,8 +284,9 @@ def _training(train: TrainConfig, data: DataConfig) -> Iterator[str]:
             yield f"train.{name}={weight} needs links between words: set data.alignments=True."
     if train.wandb_project == "":
         yield "train.wandb_project='' names no project. Give its name, or None."
-    if train.init_from == "":
-        yield "train.init_from='' names no run. Give a run's folder, or None."
+    for name in ("init_from", "teacher"):
+        if getattr(train, name) == "":
+            yield f"train.{name}='' names no run. Give a run's folder, or None."
 
 
 def _lengths(config: Config) -> Iterator[str]:

@@ -94,6 +94,25 @@ class TrainConfig:
             "train.hard_attention": "its loss has no second pass",
         },
     )
+    teacher: str | None = key(
+        None,
+        "folder of a trained run whose predictions are learned too: the 8 likeliest subwords at "
+        "each position of the training text (word-level distillation, Kim and Rush 2016; Tan et "
+        "al. 2019); the run takes that run's vocabulary, with the keys with which it was trained",
+        mutable=True,
+        excludes={
+            "model.output": UNTESTED,
+            "train.agreement_weight": "the teacher translates in one direction",
+            "train.consistency_weight": UNTESTED,
+            "train.hard_attention": UNTESTED,
+        },
+    )
+    distillation_weight: float = key(
+        1.0,
+        "weight of the cross entropy of the teacher's predictions, beside that of the text",
+        above=0,
+        read_with=("train.teacher",),
+    )
     hard_attention: str | None = key(
         None,
         "reinforce: training draws what model.watched_layer reads (Xu et al. 2015); None: no draws",

@@ -48,7 +48,7 @@ def forced_scores(
     """
     decode = translator.decode
     found = []
-    numbers = _of_pairs(_forced, translator, sources, targets)
+    numbers = of_pairs(_forced, translator, sources, targets)
     for (log_prob, coverage), length in zip(numbers, map(len, targets), strict=True):
         divisor = divisors(decode.penalty, jnp.float32(length), decode.length_penalty)
         score = float(log_prob) / float(divisor)
@@ -71,20 +71,27 @@ def forced_logits(
     Returns:
       float32 `[tgt_len, vocabulary]` for each pair; row l predicts subword l.
     """
-    found = _of_pairs(_logits_and_watched, translator, sources, targets)
+    found = of_pairs(logits_and_watched, translator, sources, targets)
     return [
         np.asarray(logits_LV[: len(target)], np.float32)
         for (logits_LV, _), target in zip(found, targets, strict=True)
     ]
 
 
-def _of_pairs(
+def of_pairs(
     compute: Callable[[Predictor, Params, Packed, Packed], Any],
     translator: Translator,
     sources: Sequence[np.ndarray],
     targets: Sequence[np.ndarray],
 ) -> list[Any]:
-    """Each pair's entries of the arrays [B, ...] that `compute` returns, in the order of pairs."""
+    """Each pair's entries of the arrays [B, ...] that `compute` returns, in the order of pairs.
+
+    Args:
+      compute: a compiled function of the model, its parameters and both sides, a pair a row.
+      translator: provides the model and the mesh.
+      sources: the subwords of each source, or the numbers of its file.
+      targets: the subwords of each translation.
+    """
     found: list[Any] = [None] * len(sources)
     groups: dict[tuple[int, int], list[int]] = {}  # by row lengths: few, so few compilations
     longest = translator.model.longest()
@@ -117,7 +124,7 @@ def _forced(
     model: Predictor, params: Params, source: Packed, target: Packed
 ) -> tuple[Array, Array]:
     """Summed log probabilities, and coverage penalties (0 if nothing is watched): `[rows]`."""
-    logits_BLV, watched_BLM = _logits_and_watched(model, params, source, target)
+    logits_BLV, watched_BLM = logits_and_watched(model, params, source, target)
     log_probs_BLV = jax.nn.log_softmax(logits_BLV.astype(jnp.float32))
     own_BL = jnp.take_along_axis(log_probs_BLV, target.ids[..., None], axis=-1)[..., 0]
     real_BL = target.segments != 0
@@ -130,9 +137,10 @@ def _forced(
 
 
 @functools.partial(jax.jit, static_argnames="model")
-def _logits_and_watched(
+def logits_and_watched(
     model: Predictor, params: Params, source: Packed, target: Packed
 ) -> tuple[Array, Array | None]:
+    """The logits of each target subword in forced decoding, and the watched weights."""
     given = target._replace(ids=shift_right(target.ids, target.positions, BOS))
     found: Any = model.apply({"params": params}, source, given, method="logits_and_watched")
     return found  # type: ignore[no-any-return]

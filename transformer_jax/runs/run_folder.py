@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 PATTERN = re.compile(r"[*?\[\\]")
 IMPORTED = "imported: trained elsewhere"  # in corpus.sha256, in place of a fingerprint
+NO_TEACHER = "0" * 64  # in place of a teacher's fingerprint
 LOCK = ".lock"  # the file stays; a running `train` holds a lock of the operating system on it
 
 
@@ -193,8 +194,9 @@ class RunFolder:
         """Raises RunError if the run has other text than that with these fingerprints.
 
         Args:
-          fingerprints: of the training split, and of the validation split. A run of an older
-            version has recorded the first only.
+          fingerprints: of the training split, of the validation split, and of the teacher
+            (train.teacher), which is NO_TEACHER if there is none. A run of an older version has
+            recorded the first only, and one without a teacher the first two.
         """
         try:
             known = self.corpus_file.read_text() if self.corpus_file.exists() else None
@@ -221,6 +223,12 @@ class RunFolder:
                 f"{self.path} holds a run with other validation text, and its best checkpoint and "
                 "train.patience would compare scores of both. Restore that text, or start another "
                 f"run from this one: --init_from={self.path} --workdir=OTHER."
+            )
+        if known is not None and fingerprints[2:3] not in ((), recorded[2:3] or (NO_TEACHER,)):
+            raise RunError(
+                f"{self.path} holds a run with another teacher: train.teacher was added, taken "
+                "away, or has other weights now. Give it the run with the weights of the start, "
+                "or choose another --workdir."
             )
 
     def claim(self, config: Config, *fingerprints: str) -> None:

@@ -4,6 +4,7 @@ Dimension key
   L target subwords   M source subwords
 """
 
+import contextlib
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -91,24 +92,30 @@ def _translations(run: Run, asked: Asked, results: Sequence[Sequence[Translation
         listed = [{"text": one.text, "score": _finite(one.score)} for one in translations]
         line: Answer = {"source": source, "translations": listed}
         if asked.attention:
-            line["attention"] = _attention(run, asked, source, translations[0].text)
+            line["attention"] = None
+            with contextlib.suppress(UserError):  # a side is blank
+                line["attention"] = _attention(run, asked, source, translations[0].text)
         lines.append(line)
     return {"checkpoint": run.checkpoint, "lines": lines}
 
 
-def _given(run: Run, asked: Asked) -> Answer:
+def _given(run: Run, asked: Asked) -> Answer | Refused:
     """The answer to a request with a given translation, which is not searched for."""
     [source] = asked.lines
-    target = asked.target or ""
-    return {"checkpoint": run.checkpoint, "attention": _attention(run, asked, source, target)}
-
-
-def _attention(run: Run, asked: Asked, source: str, target: str) -> Answer | None:
-    """The weights of a layer and head, and the alignment by them; None if a side is blank."""
     try:
-        cross = run.attention(source, target).kinds["cross"]
-    except UserError:
-        return None
+        attention = _attention(run, asked, source, asked.target or "")
+    except UserError as error:  # a code of a language alone, for example
+        return Refused(400, str(error))
+    return {"checkpoint": run.checkpoint, "attention": attention}
+
+
+def _attention(run: Run, asked: Asked, source: str, target: str) -> Answer:
+    """The weights of a layer and head, and the alignment by them.
+
+    Raises:
+      UserError: a side has no subwords.
+    """
+    cross = run.attention(source, target).kinds["cross"]
     weights_HLM = cross.weights_NHLM[asked.layer - 1]
     weights_LM = weights_HLM.mean(0) if asked.head is None else weights_HLM[asked.head - 1]
     answer = {

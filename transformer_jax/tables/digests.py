@@ -18,7 +18,7 @@ DIGITS = 12
 LONGEST = "decode.max_length"
 SEARCH = {name for name in KEYS if name.startswith("decode.")}
 SEARCH -= {LONGEST, "decode.tokens_per_batch"}
-COUNTED = {"train.steps", "train.init_from"} | SEARCH  # the mutable keys that count
+COUNTED = {"train.steps", "train.init_from", "train.teacher"} | SEARCH  # mutable, and they count
 
 
 def digest_of(config: Config, overrides: Mapping[str, Any] = MappingProxyType({})) -> str:

@@ -141,6 +141,8 @@ def measure_run(config: Config) -> "Timing":
     from transformer_jax.training.program import compile_program
     from transformer_jax.training.timing import measure
 
+    if config.train.teacher is not None:
+        raise ConfigError("--minutes: a row with train.teacher cannot be timed. Leave it out.")
     keep_compiled_programs()
     mesh = make_mesh(config.mesh)
     with tempfile.TemporaryDirectory() as folder:

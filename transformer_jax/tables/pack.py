@@ -26,6 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from transformer_jax.config.schema import value_at
 from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.files import is_temporary, read_json, write_atomically
 from transformer_jax.kinds import wrong_field
@@ -113,11 +114,12 @@ def pack(
     packed = []
     for job in jobs:
         config = job.config()
-        if config.train.init_from is not None:
-            raise ConfigError(
-                f"--pack: {job.label} has train.init_from={config.train.init_from!r}, and a pack "
-                "holds no runs. Leave that row out with --rows, and run it here."
-            )
+        for name in ("train.init_from", "train.teacher"):
+            if (run := value_at(config, name)) is not None:
+                raise ConfigError(
+                    f"--pack: {job.label} has {name}={run!r}, and a pack holds no runs. Leave that "
+                    "row out with --rows, and run it here."
+                )
         if config.data.src_kind != "text":
             raise ConfigError(f"--pack: {job.label} reads {config.data.src_kind}; a pack has text.")
         corpus = opened(config.data)

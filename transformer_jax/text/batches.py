@@ -21,7 +21,7 @@ import numpy as np
 from absl import flags
 
 from transformer_jax.errors import DataError
-from transformer_jax.text.encoded import EncodedPairs
+from transformer_jax.text.encoded import EncodedPairs, Taught
 from transformer_jax.text.links import link_bits
 from transformer_jax.text.packing import RowPlan, random_order
 from transformer_jax.text.sources import positions_of
@@ -61,16 +61,21 @@ class Batch(NamedTuple):
     src: Packed  # [R, M]
     tgt: Packed  # [R, L], the tokens to predict
     links: Ints | None = None  # uint32 [R, L, W], see `link_bits`; with data.alignments
+    taught: Taught | None = None  # [R, L, K]; with train.teacher
 
     def map(self, function: Callable[[Any], Any]) -> "Batch":
         """The batch with `function` applied to each array."""
         links = None if self.links is None else function(self.links)
-        return Batch(self.src.map(function), self.tgt.map(function), links)
+        taught = None if self.taught is None else Taught(*map(function, self.taught))
+        return Batch(self.src.map(function), self.tgt.map(function), links, taught)
 
     def swapped(self) -> "Batch":
-        """The batch for the other direction of translation. Raises ValueError if it has links."""
-        if self.links is not None:
-            raise ValueError("links are those of one direction: a batch with links has no other.")
+        """The batch for the other direction of translation.
+
+        Raises ValueError if it has links or what a teacher predicts.
+        """
+        if self.links is not None or self.taught is not None:
+            raise ValueError("links and predictions of a teacher are those of one direction.")
         return Batch(self.tgt, self.src)
 
 
@@ -189,11 +194,29 @@ def packed_batch(encoded: EncodedPairs, plan: RowPlan, planned_rows: np.ndarray)
     )
     src, src_begins = _lay_out(encoded.src_ids, encoded.src_offsets, pairs, rows, slots, src_shape)
     tgt, tgt_begins = _lay_out(encoded.tgt_ids, encoded.tgt_offsets, pairs, rows, slots, tgt_shape)
-    if encoded.links is None:
-        return Batch(src, tgt)
-    begins = src_begins, tgt_begins
-    shape = *tgt_shape, plan.src_row_length
-    return Batch(src, tgt, link_bits(encoded.links, pairs, rows, begins, shape))
+    links = taught = None
+    if encoded.links is not None:
+        begins = src_begins, tgt_begins
+        links = link_bits(encoded.links, pairs, rows, begins, (*tgt_shape, plan.src_row_length))
+    if encoded.taught is not None:
+        taught = _taught_in(tgt.segments != 0, encoded, pairs)
+    return Batch(src, tgt, links, taught)
+
+
+def _taught_in(real: np.ndarray, encoded: EncodedPairs, pairs: np.ndarray) -> Taught:
+    """What the teacher predicts at the real positions, which are those of the pairs in order."""
+    assert encoded.taught is not None
+    begins = encoded.tgt_offsets[pairs]
+    lengths = encoded.tgt_offsets[pairs + 1] - begins
+    tokens = np.repeat(begins - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
+
+    def laid_out(values: np.ndarray, dtype: type) -> np.ndarray:
+        found = np.zeros((*real.shape, values.shape[1]), dtype)
+        found[real] = values[tokens]
+        return found
+
+    ids, probabilities = encoded.taught
+    return Taught(laid_out(ids, np.int32), laid_out(probabilities, np.float32))
 
 
 def row_length(rounded: int, length: int, longest: int | None) -> int:

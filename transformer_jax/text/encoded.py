@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, TypeGuard
+from typing import Any, BinaryIO, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -33,6 +33,7 @@ ARRAYS = ("src_ids", "src_offsets", "tgt_ids", "tgt_offsets")
 CHUNK_PAIRS = 20_000  # pairs encoded at a time: bounds the memory and keeps the threads busy
 CHUNK_FILES = 500  # the same for recordings and pictures
 CHECK_BYTES = 1 << 24
+LIKELIEST = 8  # subwords that a teacher predicts at a position (Tan et al. 2019, section 3.3)
 
 
 Side = tuple[np.ndarray, np.ndarray]  # ids or numbers [tokens, ...], and lengths [lines]
@@ -61,6 +62,13 @@ class EncodedLinks(NamedTuple):
     offsets: np.ndarray  # int64 [pairs + 1]
 
 
+class Taught(NamedTuple):
+    """What a teacher predicts at each target subword: its K likeliest subwords."""
+
+    ids: Any  # uint16 or int32 [tokens, K]; in a batch int32 [R, L, K]
+    probabilities: Any  # float16 [tokens, K], their sum is 1; in a batch float32 [R, L, K]
+
+
 @dataclass(frozen=True, eq=False)
 class EncodedPairs:
     """Sentence pairs as subword ids, each sentence ending in EOS.
@@ -75,16 +83,18 @@ class EncodedPairs:
     tgt_offsets: np.ndarray  # int64 [pairs + 1]
     folder: Path | None = None  # folder from which the arrays are mapped; None: they are in memory
     links: EncodedLinks | None = None  # with data.alignments
+    taught: Taught | None = None  # with train.teacher
 
     def __len__(self) -> int:
         return len(self.src_offsets) - 1
 
     def __reduce__(self) -> tuple:
         # A worker process maps the files itself, so no array is copied through the pipe.
+        more = self.links, self.taught
         if self.folder is not None:
-            return _map_arrays, (self.folder, self.links)
+            return _map_arrays, (self.folder, *more)
         arrays = self.src_ids, self.src_offsets, self.tgt_ids, self.tgt_offsets
-        return EncodedPairs, (*arrays, None, self.links)
+        return EncodedPairs, (*arrays, None, *more)
 
     def src(self, i: int) -> np.ndarray:
         """Source sentence i, EOS included: int32 [length], or float32 [length, features]."""
@@ -103,7 +113,7 @@ class EncodedPairs:
         return np.diff(self.tgt_offsets)
 
     def swapped(self) -> "EncodedPairs":
-        """The pairs of the other direction of translation, without links."""
+        """The pairs of the other direction of translation, without links and teacher."""
         return EncodedPairs(self.tgt_ids, self.tgt_offsets, self.src_ids, self.src_offsets)
 
 
@@ -303,7 +313,9 @@ def _is_sound(entry: _Entry | None) -> TypeGuard[_Entry]:
         return False
 
 
-def _map_arrays(folder: Path, links: EncodedLinks | None = None) -> EncodedPairs:
+def _map_arrays(
+    folder: Path, links: EncodedLinks | None = None, taught: Taught | None = None
+) -> EncodedPairs:
     try:
         src_ids, src_offsets, tgt_ids, tgt_offsets = (
             np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in ARRAYS
@@ -312,4 +324,4 @@ def _map_arrays(folder: Path, links: EncodedLinks | None = None) -> EncodedPairs
         raise DataError(
             f"{folder} was removed from the cache while it was needed. Call the command again."
         ) from None
-    return EncodedPairs(src_ids, src_offsets, tgt_ids, tgt_offsets, folder, links)
+    return EncodedPairs(src_ids, src_offsets, tgt_ids, tgt_offsets, folder, links, taught)

@@ -113,8 +113,8 @@ class FeatureReader:
             raise DataError(f"{_where(number)}{path}: {error}") from None
         if len(found) < FEWEST:
             raise DataError(
-                f"{_where(number)}{path}: too small, it has one source position. Leave it out, or "
-                "train a run with a lower data.stacked_frames or data.patch_width."
+                f"{_where(number)}{path}: too small, it has one source position "
+                "(data.stacked_frames, data.patch_width). Leave it out."
             )
         return found
 

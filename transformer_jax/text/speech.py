@@ -39,8 +39,8 @@ def read_recording(path: Path, data: DataConfig) -> np.ndarray:
         raise DataError("it is cut off: its header names more bytes than it has.")
     if rate != data.sample_rate:
         raise DataError(
-            f"{rate} samples a second, and data.sample_rate={data.sample_rate}. Convert it, for "
-            f"example with `sox IN -r {data.sample_rate} OUT`, or change that key."
+            f"{rate} samples a second, and the run's data.sample_rate={data.sample_rate}. Convert "
+            f"it, for example with `sox IN -r {data.sample_rate} OUT`."
         )
     if not len(samples):
         raise DataError("the recording is empty.")

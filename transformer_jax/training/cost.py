@@ -23,6 +23,7 @@ from transformer_jax.model.attention.hard_attention import REINFORCE
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.outputs.objectives import loss_weights, reads_watched
 from transformer_jax.text.batches import Batch
+from transformer_jax.text.encoded import LIKELIEST
 from transformer_jax.text.vocabulary import Sizes, both_sides
 from transformer_jax.training.program import BatchShape
 from transformer_jax.training.step import make_loss_fn
@@ -102,7 +103,7 @@ def training_flops(
     rows_B = jax.ShapeDtypeStruct((1,), jnp.int32)
     key = jax.eval_shape(jax.random.key, 0)
     features = model.features
-    batch = BatchShape(1, src_length, tgt_length, has_links=True, features=features).abstract()
+    batch = BatchShape(1, src_length, tgt_length, True, features, LIKELIEST).abstract()
     params = parameters.abstract_params(unpadded)
     return product_flops(jax.value_and_grad(objective), params, batch, rows_B, key)
 

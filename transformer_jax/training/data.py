@@ -23,7 +23,7 @@ from transformer_jax.text.batches import (
     train_batches,
 )
 from transformer_jax.text.corpora import Corpus, open_corpus
-from transformer_jax.text.encoded import EncodedPairs, Segmentations, encode_corpus
+from transformer_jax.text.encoded import LIKELIEST, EncodedPairs, Segmentations, encode_corpus
 from transformer_jax.text.features import FeatureReader
 from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.text.links import encode_links
@@ -48,7 +48,7 @@ class TrainingData(NamedTuple):
 
     vocabulary: Vocabulary
     corpus: Corpus
-    fingerprints: tuple[str, str]  # the text of the training and of the validation split
+    fingerprints: tuple[str, ...]  # as `RunFolder.check_corpus` takes them
     train: EncodedPairs
     plan: RowPlan
     valid: EncodedPairs
@@ -127,7 +127,12 @@ def nominal_shape(config: Config) -> BatchShape:
         train.tokens_per_batch, train.row_length, NOMINAL_FILL, train.rows_multiple
     )
     return BatchShape(
-        rows, train.row_length, train.row_length, config.data.alignments, config.model.features
+        rows,
+        train.row_length,
+        train.row_length,
+        config.data.alignments,
+        config.model.features,
+        LIKELIEST if train.teacher else 0,
     )
 
 

@@ -23,6 +23,7 @@ from transformer_jax.model.parameters import product_axes
 from transformer_jax.model.stacked_params import stacked, unstacked
 from transformer_jax.parallel.mesh import batch_sharding, batch_ways, placed, with_shardings
 from transformer_jax.text.batches import Batch, Packed
+from transformer_jax.text.encoded import Taught
 from transformer_jax.text.links import BITS
 from transformer_jax.text.vocabulary import Sizes
 from transformer_jax.training.optimizer import make_optimizer
@@ -45,6 +46,7 @@ class BatchShape(NamedTuple):
     tgt_length: int
     has_links: bool = False  # between subwords, with data.alignments
     features: int = 0  # numbers at each source position; 0: subwords
+    taught: int = 0  # subwords of a teacher at each target position; 0: there is no teacher
 
     def swapped(self) -> "BatchShape":
         """The shape for the other direction of translation."""
@@ -65,7 +67,12 @@ class BatchShape(NamedTuple):
         if self.features:
             numbers = jax.ShapeDtypeStruct((*src.shape, self.features), jnp.float32)
             source = source._replace(features=numbers)
-        return Batch(source, Packed(tgt, tgt, tgt), links)
+        taught = None
+        if self.taught:
+            likeliest = (*tgt.shape, self.taught)
+            types = jnp.int32, jnp.float32
+            taught = Taught(*(jax.ShapeDtypeStruct(likeliest, one) for one in types))
+        return Batch(source, Packed(tgt, tgt, tgt), links, taught)
 
 
 class Program(NamedTuple):

@@ -43,7 +43,9 @@ def _vocabulary_of_origin(config: Config, origin: RunFolder) -> Vocabulary:
 
 
 def known_vocabulary(config: Config, run: RunFolder) -> Vocabulary | None:
-    """The run's own vocabulary, else that of train.init_from, else vocabulary.path, else None.
+    """The run's own vocabulary, or another run's, else vocabulary.path, else None.
+
+    The other run is train.init_from or train.teacher.
 
     Raises:
       UserError: the vocabulary cannot be read, or train.init_from is a run of another model.
@@ -52,6 +54,8 @@ def known_vocabulary(config: Config, run: RunFolder) -> Vocabulary | None:
         return load_vocabulary(run.vocabulary_file)
     if config.train.init_from is not None:
         return _vocabulary_of_origin(config, RunFolder(config.train.init_from))
+    if config.train.teacher is not None:
+        return load_vocabulary(RunFolder(config.train.teacher).vocabulary_file)
     if (path := config.vocabulary.path) is None:
         return None
     vocabulary = load_vocabulary(path)
@@ -62,7 +66,7 @@ def known_vocabulary(config: Config, run: RunFolder) -> Vocabulary | None:
 
 
 def run_vocabulary(config: Config, run: RunFolder, corpus: Corpus, fingerprint: str) -> Vocabulary:
-    """The run's vocabulary, else that of train.init_from, else vocabulary.path, else a new one."""
+    """The run's vocabulary, or another run's, else vocabulary.path, else a new one."""
     given = config.vocabulary.path
     if run.vocabulary_file.exists():
         own = load_vocabulary(run.vocabulary_file)

@@ -53,6 +53,7 @@ from transformer_jax.training.timing import measure
 from transformer_jax.training.vocabulary import known_vocabulary
 from transformer_jax.use.description import describe
 from transformer_jax.use.limits import check_memory, check_sizes, check_workers
+from transformer_jax.use.teacher import with_teacher
 
 log = logging.getLogger(__name__)
 
@@ -115,11 +116,12 @@ def _check_agreement(config: Config) -> None:
 
 
 def _with_origin(config: Config, run: RunFolder) -> Config:
-    """Fills in the seed of the text, and what comes from the run that this one started from.
+    """Fills in the seed of the text, and what comes from the run's origin or teacher.
 
     So a continued run need not repeat them.
     """
     given = origin = config.train.init_from
+    teacher = config.train.teacher
     values: dict[str, Any] = {}
     if run.config_file.exists():
         recorded = run.read_config()
@@ -128,13 +130,13 @@ def _with_origin(config: Config, run: RunFolder) -> Config:
         origin = recorded.train.init_from
         if given not in (None, origin):
             log.info("train.init_from has no effect: it is for the start of a run")
-    elif given is not None:
-        recorded = RunFolder(given).read_config()
-    if origin is not None:
+    elif (other := given or teacher) is not None:
+        recorded = RunFolder(other).read_config()
+    if origin is not None or teacher is not None:
         values |= {name: value_at(recorded, name) for name in OF_VOCABULARY}
     for name, value in values.items():
         if value_at(config, name) != value:
-            where = origin if name in OF_VOCABULARY else run.path
+            where = (origin or teacher) if name in OF_VOCABULARY else run.path
             log.info("%s is %r, as in %s", name, value, where)
     return with_values(config, {**values, "train.init_from": origin})
 
@@ -160,7 +162,7 @@ def _dry_run(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
     """
     processes.first_does(lambda: _check_folder(run, config, lock=False))
     try:
-        data = load_data(config, run)
+        data = with_teacher(load_data(config, run), config, run)
     except DataError as error:
         if config.data.source != "tfds":
             raise
@@ -245,7 +247,7 @@ def _train_in(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
     Raises:
       Interrupted: a signal came.
     """
-    data = load_data(config, run)
+    data = with_teacher(load_data(config, run), config, run)
     program, described = _program(config, data, mesh, force)
     for line in described:
         log.info(line)

@@ -18,8 +18,6 @@ from transformer_jax.model.outputs.cross_entropy import PAD_LOGIT, LossSettings
 from transformer_jax.model.outputs.passes import first_pass, with_losses
 from transformer_jax.text.batches import Batch
 
-CONSISTENCY = "consistency"  # the name of its loss among the auxiliary losses
-
 
 def divergence_and_gradient(
     logits_BLV: Array, real_BL: Array, vocabulary_size: int
@@ -61,7 +59,6 @@ def consistency(
     one = first_pass(model, batch, rows_B, settings)
     encoded_BME = model.encode(batch.src, rows_B)
     again_BLD, _ = model.decode(encoded_BME, batch.src, one.given.target, rows_B)
-    weight = dict(settings.auxiliary)[CONSISTENCY]
     both = one.x_BLD, again_BLD
-    sums = model.out().loss_of_two(both, one.given, batch.tgt, settings, weight)
+    sums = model.out().loss_of_two(both, one.given, batch.tgt, settings)
     return with_losses(sums, one)

@@ -11,6 +11,8 @@ from jax import Array
 
 from transformer_jax.model.interfaces import LossSums
 
+# Auxiliary losses that are made of the logits, beside the cross entropy.
+CONSISTENCY, DISTILLATION = ON_LOGITS = "consistency", "distillation"
 PAD_LOGIT = -1e9  # logit of the vocabulary's padding: finite, and its exp is 0
 
 
@@ -27,9 +29,11 @@ class LossSettings(NamedTuple):
     replicas: int  # number of parts of a batch on different devices
     auxiliary: tuple[tuple[str, float], ...] = ()  # names and weights of auxiliary losses
     full_context: bool = False  # whether a second pass over the whole target learns to align
-    # Weight of the divergence of two passes (consistency.py). `Softmax.loss_of_two` sets it: then a
-    # row holds both passes, one after the other.
-    consistency: float = 0.0
+
+    @property
+    def on_logits(self) -> dict[str, float]:
+        """Names and weights of the auxiliary losses that are made of the logits."""
+        return {name: weight for name, weight in self.auxiliary if name in ON_LOGITS}
 
 
 class Statistics(NamedTuple):

@@ -19,7 +19,6 @@ from jax import Array
 from transformer_jax.model.axes import BATCH, VOCABULARY, constrain
 from transformer_jax.model.interfaces import LossSums
 from transformer_jax.model.layers.matrix_products import settled, sum_type
-from transformer_jax.model.outputs.consistency import CONSISTENCY
 from transformer_jax.model.outputs.cross_entropy import LossSettings
 
 
@@ -134,4 +133,4 @@ def _joined(x_NRb: Array) -> Array:
 
 def _no_sums(settings: LossSettings) -> LossSums:
     zero = jnp.zeros((), sum_type(settings.dtype))
-    return LossSums(zero, zero, zero, zero, {CONSISTENCY: zero} if settings.consistency else {})
+    return LossSums(zero, zero, zero, zero, dict.fromkeys(settings.on_logits, zero))

@@ -14,8 +14,9 @@ from transformer_jax.config.train import TrainConfig
 from transformer_jax.model.attention.hard_attention import REINFORCE, reinforce
 from transformer_jax.model.interfaces import LossSums
 from transformer_jax.model.outputs.auxiliary import AUXILIARY_LOSSES
-from transformer_jax.model.outputs.consistency import CONSISTENCY, consistency
-from transformer_jax.model.outputs.cross_entropy import LossSettings
+from transformer_jax.model.outputs.consistency import consistency
+from transformer_jax.model.outputs.cross_entropy import CONSISTENCY, DISTILLATION, LossSettings
+from transformer_jax.model.outputs.distillation import distillation
 from transformer_jax.model.outputs.passes import Objective, first_pass, with_losses
 from transformer_jax.text.batches import Batch
 
@@ -34,6 +35,9 @@ def translation(
 OBJECTIVES: dict[str, Objective] = {
     TRANSLATION: Objective(translation, lambda train: 0.0, watches=False),
     CONSISTENCY: Objective(consistency, lambda train: train.consistency_weight, watches=False),
+    DISTILLATION: Objective(
+        distillation, lambda train: bool(train.teacher) * train.distillation_weight, watches=False
+    ),
     REINFORCE: Objective(reinforce, lambda train: train.hard_attention == REINFORCE, watches=True),
 }
 

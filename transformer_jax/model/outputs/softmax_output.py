@@ -28,10 +28,18 @@ from transformer_jax.model.interfaces import (
     StepGiven,
 )
 from transformer_jax.model.layers.matrix_products import sum_type
-from transformer_jax.model.outputs.consistency import CONSISTENCY, divergence_and_gradient
-from transformer_jax.model.outputs.cross_entropy import PAD_LOGIT, LossSettings, loss_and_gradient
+from transformer_jax.model.outputs.consistency import divergence_and_gradient
+from transformer_jax.model.outputs.cross_entropy import (
+    CONSISTENCY,
+    DISTILLATION,
+    PAD_LOGIT,
+    LossSettings,
+    loss_and_gradient,
+)
+from transformer_jax.model.outputs.distillation import taught_loss_and_gradient
 from transformer_jax.model.outputs.loss_blocks import BlockLoss, Parts, loss_by_blocks
 from transformer_jax.text.batches import Packed
+from transformer_jax.text.encoded import Taught
 
 BIAS_FEATURES = 8  # matrix units are fast if the features are a multiple of 8
 
@@ -75,43 +83,54 @@ def _one_feature_and_zeros(x: Array, dtype: Any) -> Array:
 
 
 def projected_loss(
-    x_BLD: Array, table_VD: Array, targets_BL: Array, real_BL: Array, settings: LossSettings
+    x_BLD: Array,
+    table_VD: Array,
+    targets_BL: Array,
+    real_BL: Array,
+    settings: LossSettings,
+    taught: Taught | None = None,
 ) -> LossSums:
     """The loss of logits x E^T; see `loss_by_blocks`.
 
     Args:
-      x_BLD: the decoder's output, float32 `[batch, tgt_len, d_model]`; with settings.consistency,
+      x_BLD: the decoder's output, float32 `[batch, tgt_len, d_model]`; with the loss "consistency"
         those of two passes one after the other, and targets and real positions twice.
       table_VD: the output embedding, float32 `[padded vocabulary, d_model]`.
       targets_BL: subwords to predict, `[batch, tgt_len]`.
       real_BL: booleans `[batch, tgt_len]`, False = padding.
       settings: settings.replicas must divide the batch size.
+      taught: what a teacher predicts, `[batch, tgt_len, K]`, for the loss "distillation".
     """
     parts = Parts(x_BLD, table_VD)
-    return loss_by_blocks(parts, (targets_BL, real_BL), _block_loss, settings)[0]
+    return loss_by_blocks(parts, (targets_BL, real_BL, taught), _block_loss, settings)[0]
 
 
 def _block_loss(
     block: tuple[Array, Any, Any], table_VD: Array, settings: LossSettings
 ) -> BlockLoss:
-    x_RbLD, _, (targets_RbL, real_RbL) = block
+    x_RbLD, _, (targets_RbL, real_RbL, taught) = block
     logits_RbLV = output_logits(x_RbLD, table_VD, settings.dtype)
+    weights = settings.on_logits
 
     def plain(logits_RbLV: Array, targets_RbL: Array, real_RbL: Array) -> tuple[LossSums, Array]:
         size = settings.vocabulary_size
         sums, gradient_RbLV = loss_and_gradient(
             logits_RbLV, targets_RbL, real_RbL, settings.smoothing, size
         )
-        if weight := settings.consistency:
+        if weight := weights.get(CONSISTENCY):
             gap, of_gap_RbLV = divergence_and_gradient(logits_RbLV, real_RbL, size)
             sums = jax.tree.map(lambda both: both / 2, sums)  # the mean of both passes
             sums = sums._replace(auxiliary={CONSISTENCY: weight * gap})
             gradient_RbLV = gradient_RbLV / 2 + weight * of_gap_RbLV
+        if weight := weights.get(DISTILLATION):
+            nats, of_nats_RbLV = taught_loss_and_gradient(logits_RbLV, taught, size)
+            sums = sums._replace(auxiliary={DISTILLATION: weight * nats})
+            gradient_RbLV += weight * of_nats_RbLV
         return sums, gradient_RbLV.astype(settings.dtype)
 
-    # The kernel computes the loss of one pass, without a divergence.
+    # The kernel computes the cross entropy alone.
     wide = jnp.finfo(settings.dtype).bits >= 32
-    if wide or divided(VOCABULARY) or settings.consistency:
+    if wide or divided(VOCABULARY) or weights:
         sums, gradient_RbLV = plain(logits_RbLV, targets_RbL, real_RbL)
         return BlockLoss(sums, gradient_RbLV)
     from transformer_jax.model.kernels.fused_loss import (
@@ -145,8 +164,19 @@ class Softmax:
 
     def loss(self, x_BLD: Array, given: Given, target: Packed, settings: LossSettings) -> LossSums:
         """The sums of the loss over the target's real positions."""
-        real_BL = target.segments != 0
-        return projected_loss(self.widened(x_BLD), given.table_VD, target.ids, real_BL, settings)
+        return self.loss_with_teacher(x_BLD, given, target, settings, None)
+
+    def loss_with_teacher(
+        self,
+        x_BLD: Array,
+        given: Given,
+        target: Packed,
+        settings: LossSettings,
+        taught: Taught | None,
+    ) -> LossSums:
+        """`loss`, and the loss "distillation" if there is one."""
+        x_BLD, real_BL = self.widened(x_BLD), target.segments != 0
+        return projected_loss(x_BLD, given.table_VD, target.ids, real_BL, settings, taught)
 
     def loss_of_two(
         self,
@@ -154,12 +184,11 @@ class Softmax:
         given: Given,
         target: Packed,
         settings: LossSettings,
-        weight: float,
     ) -> LossSums:
         """The mean of `loss` for two passes, and their divergence times its weight."""
         x_BLD = jnp.concatenate(both, axis=1)
         target = jax.tree.map(lambda x_BL: jnp.concatenate([x_BL, x_BL], axis=1), target)
-        return self.loss(x_BLD, given, target, settings._replace(consistency=weight))
+        return self.loss(x_BLD, given, target, settings)
 
     def prepare(self, table_VD: Array) -> Array:
         """E^T, from which every search step makes logits: `[d_model, vocabulary]`."""

@@ -1,0 +1,145 @@
+"""A trained run as the teacher of another one: what it predicts at each target subword.
+
+Dimension key
+  B rows, one pair each   L target length   K the likeliest subwords   V vocabulary, padded
+"""
+
+import dataclasses
+import functools
+import hashlib
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from transformer_jax.config.schema import Config
+from transformer_jax.decoding.scoring import logits_and_watched, of_pairs
+from transformer_jax.errors import ConfigError
+from transformer_jax.files import kept
+from transformer_jax.model.ensemble import Predictor
+from transformer_jax.model.interfaces import Params
+from transformer_jax.parallel import processes
+from transformer_jax.runs.run_folder import NO_TEACHER, RunFolder
+from transformer_jax.text.batches import Packed
+from transformer_jax.text.encoded import LIKELIEST, EncodedPairs, Taught
+from transformer_jax.text.features import how_read
+from transformer_jax.training.data import TrainingData
+from transformer_jax.use.loading import LoadedModel, load_model
+
+log = logging.getLogger(__name__)
+PAIRS = 2_000  # whose predictions are on the device at once
+
+
+def with_teacher(data: TrainingData, config: Config, run: RunFolder) -> TrainingData:
+    """The data with what train.teacher predicts; the same data if the config has no teacher.
+
+    Predictions are kept in the cache, since the rows of a table and a continued run share them.
+
+    Raises:
+      UserError: the teacher reads other subwords, or its weights have changed since the run began.
+    """
+    folder = config.train.teacher
+    if folder is None:
+        run.check_corpus(*data.fingerprints, NO_TEACHER)
+        return data
+    teacher = load_model(folder)
+    _check_reads_the_same(teacher, data, config)
+    weights = _digest(teacher)
+    fingerprints = (*data.fingerprints, weights)
+    run.check_corpus(*fingerprints)
+    encoded = data.train
+    assert encoded.folder is not None
+    name = f"{LIKELIEST} {weights} {encoded.folder.name.partition('.')[0]}"
+    stored = processes.first_goes_ahead(
+        lambda: kept("teachers", name, lambda: _predictions(teacher, encoded))
+    )
+    taught = _from_bytes(stored, encoded)
+    _log_known(taught, encoded)
+    return data._replace(
+        fingerprints=fingerprints,
+        train=dataclasses.replace(encoded, taught=taught),
+        shape=data.shape._replace(taught=LIKELIEST),
+    )
+
+
+def _digest(teacher: LoadedModel) -> str:
+    """SHA-256 of the teacher's settings and weights."""
+    found = hashlib.sha256(repr(teacher.model.config).encode())
+    for x in jax.tree.leaves(jax.device_get(teacher.translator.params)):
+        found.update(x.tobytes())
+    return found.hexdigest()
+
+
+def _check_reads_the_same(teacher: LoadedModel, data: TrainingData, config: Config) -> None:
+    """Raises ConfigError if the teacher's batches are not those of the run."""
+    folder = config.train.teacher
+    if teacher.vocabulary.digest != data.vocabulary.digest:
+        raise ConfigError(
+            f"train.teacher={folder} has another vocabulary than this run, which learns what it "
+            "predicts for each subword. Leave train.init_from out, and choose a new --workdir: "
+            "the run then takes the teacher's vocabulary."
+        )
+    own = config.model.sources if config.data.src else 0, how_read(config.data)
+    if own != (teacher.model.sources, how_read(teacher.config.data)):
+        raise ConfigError(
+            f"train.teacher={folder} reads another source than this run: see model.sources, "
+            "model.encoder and data.src_kind."
+        )
+
+
+def _predictions(teacher: LoadedModel, encoded: EncodedPairs) -> bytes:
+    """The ids and then the probabilities of all target subwords."""
+    log.info("the teacher predicts %d subwords", len(encoded.tgt_ids))
+    parts = zip(*_by_chunk(teacher, encoded), strict=True)
+    ids, probabilities = (np.concatenate(part) for part in parts)
+    return ids.astype(np.int32).tobytes() + probabilities.astype(np.float16).tobytes()
+
+
+def _by_chunk(
+    teacher: LoadedModel, encoded: EncodedPairs
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Ids and probabilities `[tokens, K]` of the pairs, some pairs at a time."""
+    longest = teacher.model.longest() or len(encoded.tgt_ids)
+    for start in range(0, len(encoded), PAIRS):
+        numbers = range(start, min(start + PAIRS, len(encoded)))
+        sides: Any = [encoded.src(i) for i in numbers], [encoded.tgt(i) for i in numbers]
+        cut = [[ids[:longest] for ids in side] for side in sides]
+        found = of_pairs(_likeliest, teacher.translator, *cut)
+        for target, (ids_LK, log_probs_LK) in zip(sides[1], found, strict=True):
+            missing = max(0, len(target) - longest)  # training leaves such pairs out
+            rows = (0, missing), (0, 0)
+            own = slice(len(target) - missing)
+            exp = np.exp(log_probs_LK[own])
+            yield np.pad(ids_LK[own], rows), np.pad(exp / exp.sum(-1, keepdims=True), rows)
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _likeliest(
+    model: Predictor, params: Params, source: Packed, target: Packed
+) -> tuple[Array, Array]:
+    """The likeliest next subwords and their log probabilities, `[batch, tgt_len, K]`."""
+    logits_BLV, _ = logits_and_watched(model, params, source, target)
+    log_probs_BLV = jax.nn.log_softmax(logits_BLV.astype(jnp.float32))
+    log_probs_BLK, ids_BLK = jax.lax.top_k(log_probs_BLV, LIKELIEST)
+    return ids_BLK, log_probs_BLK
+
+
+def _from_bytes(content: bytes, encoded: EncodedPairs) -> Taught:
+    shape = len(encoded.tgt_ids), LIKELIEST
+    of_ids = shape[0] * LIKELIEST * np.dtype(np.int32).itemsize
+    ids = np.frombuffer(content[:of_ids], np.int32).reshape(shape)
+    probabilities = np.frombuffer(content[of_ids:], np.float16).reshape(shape)
+    return Taught(ids.astype(encoded.tgt_ids.dtype), probabilities)
+
+
+def _log_known(taught: Taught, encoded: EncodedPairs) -> None:
+    """Logs how often the teacher's likeliest subword is that of the text.
+
+    A teacher that knows the text by heart teaches what the text does.
+    """
+    share = float(np.mean(taught.ids[:, 0] == encoded.tgt_ids))
+    log.info("the teacher's likeliest subword is the text's at %.1f %% of them", 100 * share)
