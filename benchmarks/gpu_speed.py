@@ -10,7 +10,7 @@ The script prints figures to standard error as they come and Markdown to standar
 
 - Training: configs/wmt14.py in bfloat16 on packed rows of 256 + 256 positions. Sentences are as
   long as those of WMT (log-normal, mean 28), and ids follow Zipf's law. Batches are put on the
-  device beforehand; input_speed.py measures how fast they are made. FLOPs are those of real pairs,
+  device beforehand. FLOPs are those of real pairs,
   without padding. A time is the median of `BLOCKS` passes over --steps batches, after one to warm
   up.
 - PyTorch: peers/torch_gpu.py trains on as many batches, of sentences of similar lengths, which it
