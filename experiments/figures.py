@@ -2,15 +2,13 @@
 
     python -m experiments.figures                                # figures that need no run
     python -m experiments.figures --workdir=RUN                  # also those of a run's model
-    python -m experiments.figures --scale=small --out=FOLDER     # only a test, with a toy run
 
 In the paper: sinusoids, which let the model attend to relative positions (section 3.5); the
 learning rate of equation 3 (section 5.3); heads that follow syntax and anaphora (figures 3 to 5).
 The paper does not report BLEU by the length of the source.
 
 How to read it: index.html explains each picture. table.md has the numbers, the command, the date
-and the device; bleu_by_length.json has the numbers of the last picture without rounding. Attention
-and BLEU of the toy run mean nothing. `--config.KEY=VALUE` changes the toy run.
+and the device; bleu_by_length.json has the numbers of the last picture without rounding.
 """
 
 import datetime
@@ -18,15 +16,13 @@ import json
 import logging
 import shlex
 import sys
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from experiments.figures_bleu import RESAMPLES, SEED, bleu_by_length, bleu_figure
-from transformer_jax.config.files import load_config
 from transformer_jax.config.train import TrainConfig
 from transformer_jax.errors import DataError, UserError
 from transformer_jax.files import write_atomically
@@ -37,7 +33,6 @@ from transformer_jax.reporting.page import (
     Picture,
     Table,
     Text,
-    markdown_table,
     write_report,
 )
 from transformer_jax.reporting.plots import (
@@ -52,8 +47,6 @@ from transformer_jax.reporting.provenance import revision
 from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
 
 log = logging.getLogger("experiments.figures")
-ROOT = Path(__file__).parent.parent
-CONFIG = ROOT / "configs" / "demo.py"
 RECORDED = "docs/results/figures"
 # A sentence of the built-in corpus's test split with a relative clause and a separable verb.
 SENTENCE = "The engineer whose grandfather they are greeting is bringing back his knife."
@@ -63,28 +56,7 @@ FLAGS = [
     Flag("split", str, "NAME", "split of the run's corpus to translate", default="test"),
     Flag("checkpoint", str, "WHICH", "latest, best, average or a step", default="latest"),
     Flag("out", str, "FOLDER", "where pictures, table.md and page go", default=RECORDED),
-    Flag("scale", str, "NAME", "paper, or small: train a toy run, for a test", default="paper"),
-    Flag("list", bool, "", "print the list of figures, and stop", default=False),
-    Flag("dry_run", bool, "", "print the files to write, and stop", default=False),
 ]
-# Changes to configs/demo.py for the toy run.
-SMALL: dict[str, Any] = {
-    "data.pairs": 300,
-    "vocabulary.size": 400,
-    "model.num_layers": 1,
-    "model.d_model": 16,
-    "model.num_heads": 2,
-    "model.d_ff": 32,
-    "train.steps": 6,
-    "train.decay_steps": 6,
-    "train.warmup_steps": 2,
-    "train.tokens_per_batch": 400,
-    "decode.tokens_per_batch": 256,
-    "train.log_every": 2,
-    "train.valid_every": 6,
-    "train.checkpoint_every": 6,
-    "decode.max_extra_length": 10,
-}
 
 
 class Asked(NamedTuple):
@@ -243,85 +215,28 @@ class Section(NamedTuple):
     """Figures that one function makes."""
 
     title: str
-    files: str
     needs_run: bool
     make: Callable[[Asked], list[Part]]
 
 
-SECTIONS = {
-    "positions": Section(
-        "Positional encoding (section 3.5)",
-        "positions.png, position_products.png",
-        False,
-        draw_positions,
-    ),
-    "learning_rate": Section(
-        "Learning rate (section 5.3, equation 3)", "learning_rate.png", False, draw_learning_rate
-    ),
-    "attention": Section(
-        "Attention of every layer and head (figures 3 to 5)",
-        "attention_KIND_LAYER.png",
-        True,
-        draw_attention,
-    ),
-    "bleu_by_length": Section(
-        "BLEU by the length of the source",
-        "bleu_by_length.png, bleu_by_length.json",
-        True,
-        draw_bleu_by_length,
-    ),
-}
+SECTIONS = [
+    Section("Positional encoding (section 3.5)", False, draw_positions),
+    Section("Learning rate (section 5.3, equation 3)", False, draw_learning_rate),
+    Section("Attention of every layer and head (figures 3 to 5)", True, draw_attention),
+    Section("BLEU by the length of the source", True, draw_bleu_by_length),
+]
 
 
 def main() -> None:
-    """Makes the figures, or does what the flags ask for instead."""
-    values = parse_experiment("figures", __doc__, FLAGS)
-    overrides, scale = values["overrides"], values["scale"]
-    asked = Asked(
-        Path(values["out"]),
-        values["workdir"],
-        SENTENCE if values["sentence"] is None else values["sentence"],
-        values["split"],
-        values["checkpoint"],
-    )
-    check(scale, asked, overrides)
-    has_run = asked.workdir is not None or scale == "small"
-    if values["list"]:
-        rows = [[n, s.title, "--workdir" if s.needs_run else ""] for n, s in SECTIONS.items()]
-        print(markdown_table(["figures", "what", "needs"], rows), end="")
-    elif values["dry_run"]:
-        rows = [[n, s.files if has_run or not s.needs_run else ""] for n, s in SECTIONS.items()]
-        rows.append(["all", "table.md, index.html"])
-        print(markdown_table(["figures", f"written to {asked.out}"], rows), end="")
-    elif scale == "small":
-        with tempfile.TemporaryDirectory() as folder:
-            train_small(folder, overrides)
-            make(asked._replace(workdir=folder), "a toy run of a few steps, no result")
-    else:
-        make(asked, asked.workdir or "none")
+    """Makes the figures."""
+    values = parse_experiment("figures", __doc__, FLAGS, takes_keys=False)
+    sentence = SENTENCE if values["sentence"] is None else values["sentence"]
+    out, workdir = Path(values["out"]), values["workdir"]
+    make(Asked(out, workdir, sentence, values["split"], values["checkpoint"]))
 
 
-def check(scale: str, asked: Asked, overrides: Mapping[str, Any]) -> None:
-    """Raises UserError if flags contradict each other."""
-    if scale not in ("paper", "small"):
-        raise UserError(f"--scale={scale} is not one of paper, small.")
-    if scale == "small" and asked.workdir is not None:
-        raise UserError("--scale=small trains its own run: leave out --workdir or --scale.")
-    if scale == "small" and str(asked.out) == RECORDED:
-        raise UserError("--scale=small gives no results to record: give --out=FOLDER.")
-    if scale == "paper" and overrides:
-        raise UserError("--config.KEY=VALUE changes the toy run: add --scale=small.")
-
-
-def train_small(workdir: str, overrides: Mapping[str, Any]) -> None:
-    """Trains a run of a few steps on the built-in corpus."""
-    from transformer_jax.use.train import train
-
-    train(load_config(str(CONFIG), SMALL | dict(overrides)), workdir)
-
-
-def make(asked: Asked, run: str) -> None:
-    """Draws the figures; writes table.md and index.html, which describe the run as `run`.
+def make(asked: Asked) -> None:
+    """Draws the figures; writes table.md and index.html.
 
     Raises:
       UserError: the folder is not writable, or the run cannot be used.
@@ -330,10 +245,10 @@ def make(asked: Asked, run: str) -> None:
         asked.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--out={asked.out}: {error.strerror}. Name another folder.") from None
-    parts: list[Part] = [Code(command()), Text(f"{made_by()} Run: {run}.")]
-    for name, section in SECTIONS.items():
+    parts: list[Part] = [Code(command()), Text(f"{made_by()} Run: {asked.workdir or 'none'}.")]
+    for section in SECTIONS:
         if section.needs_run and asked.workdir is None:
-            log.info("left out %s: it needs --workdir", name)
+            log.info("left out: %s; it needs --workdir", section.title)
             continue
         parts += [Heading(section.title), *section.make(asked)]
     title = "Figures"

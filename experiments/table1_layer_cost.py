@@ -33,10 +33,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.layer_kinds import KINDS, Sizes, init, products_in_sequence, reach
-from experiments.table1_report import CLAIMS, COLUMNS, DILATED, PATHS, WINDOWS, report
+from experiments.table1_report import COLUMNS, DILATED, PATHS, WINDOWS, report
 from transformer_jax.errors import UserError
 from transformer_jax.files import write_csv
-from transformer_jax.reporting.page import markdown_table
 from transformer_jax.reporting.provenance import revision
 from transformer_jax.use.command_line import (
     Flag,
@@ -53,8 +52,6 @@ FLAGS = [
     Flag("out", str, "FOLDER", "where results.csv, table.md, plots and page go", default=RECORDED),
     Flag("rounds", int, "N", "how often each point is visited", default=3),
     Flag("report", bool, "", "only write table, plots and page from FOLDER/results.csv"),
-    Flag("list", bool, "", "print the layers and the paper's table, and stop"),
-    Flag("dry_run", bool, "", "print the points, their counted FLOPs and estimated times"),
 ]
 
 
@@ -95,9 +92,6 @@ PLANS = {
 D_K = 64  # per head, as in the paper: wider layers have more heads
 PATH_WIDTH = 4
 MOST_CALLS = 5
-# For estimates: FLOP/s, and seconds per product of a chain.
-SPEEDS = {"cpu": (40e9, 30e-6), "gpu": (10e12, 10e-6)}
-COMPILE_SECONDS = 1.2  # per point
 
 # Measuring -------------------------------------------------------------------------------------
 
@@ -192,29 +186,11 @@ def path_rows(plan: Plan) -> Iterator[Mapping[str, Any]]:
         log.info("paths of %s", name)
 
 
-def dry_run(plan: Plan, rounds: int) -> str:
-    """Markdown table of the points, and an estimate of the time to measure them."""
-    total = 0.0
-    rows = []
-    rate, latency = SPEEDS["cpu" if jax.default_backend() == "cpu" else "gpu"]
-    for kind, sizes in plan.points():
-        flops = plan.batch * KINDS[kind].flops(sizes)
-        forward = flops / rate + latency * (sizes.n if kind == "recurrent" else 1)
-        for seconds in (forward, 3 * forward):
-            total += rounds * min(MOST_CALLS * seconds, max(plan.visit_seconds, seconds))
-        total += COMPILE_SECONDS
-        of_layer = [f"{sizes.n:,}", f"{sizes.d:,}", str(sizes.k or sizes.r or "")]
-        rows.append([kind, *of_layer, f"{flops / 1e9:,.4f}", f"{3e3 * forward:,.2f}"])
-    head = ["layer", "n", "d", "k or r", "forward GFLOPs", "forward and backward, ms (a guess)"]
-    size = f"{len(rows)} points, {plan.batch} rows each, {rounds} rounds"
-    return f"{markdown_table(head, rows)}\n{size}: about {total / 60:.1f} minutes.\n"
-
-
 # The command -----------------------------------------------------------------------------------
 
 
 def main() -> None:
-    """Measures and reports, or does what the flags ask for instead."""
+    """Measures and reports, or only reports."""
     if {"-h", "--help"} & set(sys.argv):
         print(f"{__doc__.strip()}\n\n{describe_flags(FLAGS)}")
         return
@@ -224,13 +200,6 @@ def main() -> None:
         raise UserError(f"--scale={scale} is not one of {', '.join(PLANS)}.")
     if rounds < 1:
         raise UserError(f"--rounds={rounds}: each point needs at least one visit.")
-    if values["list"]:
-        head = ["layer", "work", "operations in sequence", "longest path"]
-        print(markdown_table(head, [[kind, *claim] for kind, claim in CLAIMS.items()]), end="")
-        return
-    if values["dry_run"]:
-        print(dry_run(PLANS[scale], rounds), end="")
-        return
     if not values["report"]:
         if scale == "small" and values["out"] == RECORDED:
             raise UserError("--scale=small gives no results to record: give --out=FOLDER.")

@@ -1,4 +1,4 @@
-"""The figures follow their formulas; the command makes all of them for a toy run."""
+"""The figures follow their formulas; the command makes all of them for a run."""
 
 import json
 import re
@@ -12,9 +12,9 @@ import sacrebleu
 from experiments import figures
 from experiments.figures import learning_rates, position_products
 from experiments.figures_bleu import Bucket, bleu_by_length, bleu_figure
+from tests import tiny_runs as runs
 from transformer_jax import api
 from transformer_jax.errors import DataError
-from transformer_jax.text import built_in_corpus
 from transformer_jax.text.built_in_corpus import built_in_pairs
 from transformer_jax.text.sources import encode_sources
 from transformer_jax.use.command_line import exit_status
@@ -137,32 +137,31 @@ def files(folder) -> set[str]:
 
 
 @pytest.mark.slow("trains a run and draws every figure")
-def test_all_figures_of_a_toy_run(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(built_in_corpus, "PAIRS", {"train": 60_000, "valid": 4, "test": 5})
-    out = tmp_path / "out"
-    assert run(monkeypatch, "--scale=small", f"--out={out}", "--config.decode.beam_size=2") == 0
+def test_all_figures_of_a_run(monkeypatch, tmp_path, capsys):
+    out, trained = tmp_path / "out", runs.trained_run()
+    assert run(monkeypatch, f"--workdir={trained}", f"--out={out}") == 0
     assert capsys.readouterr().out.splitlines()[-1] == f"page        {out}/index.html"
     kinds = {f"attention_{kind}_1.png" for kind in ("encoder", "decoder", "cross")}
     drawn = {"positions.png", "position_products.png", "learning_rate.png", "bleu_by_length.png"}
     assert files(out) == kinds | drawn | {"bleu_by_length.json", "table.md", "index.html"}
 
     record = json.loads((out / "bleu_by_length.json").read_text())
-    assert sum(bucket["sentences"] for bucket in record["buckets"]) == 5
+    assert sum(bucket["sentences"] for bucket in record["buckets"]) == runs.SIZES["test"]
     assert record["signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a")
-    assert re.fullmatch(r"test\.6\.beam2\.[0-9a-f]{8}", record["evaluation"])
+    assert re.fullmatch(r"test\.40\.beam4\.[0-9a-f]{8}", record["evaluation"])
     assert record["direction"] == "en→de"
 
     table, page = (out / "table.md").read_text(), (out / "index.html").read_text()
-    command = f"python -m experiments.figures --scale=small --out={out} --config.decode.beam_size=2"
+    command = f"python -m experiments.figures --workdir={trained} --out={out}"
     assert command in table and command in page
     for text in (table, page):
         assert re.search(r"JAX \d.*; \d{4}-\d\d-\d\d, revision \w+", text)
-        assert "a toy run of a few steps, no result" in text and figures.SENTENCE in text
+        assert f"Run: {trained}" in text and figures.SENTENCE in text
     assert set(re.findall(r"!\[.*\]\((.*)\)", table)) == kinds | drawn
     assert page.count("data:image/png;base64,") == len(kinds | drawn)
     assert "| 512 | 4,000 | 4,000 | 6.988e-04 |" in table  # the paper's base model
     assert "; \\<s> is the beginning" in table  # Markdown escapes it too
-    assert f"| all | 5 | {record['bleu']:.2f} |" in table
+    assert f"| all | {runs.SIZES['test']} | {record['bleu']:.2f} |" in table
 
 
 def test_without_a_run_what_needs_none_is_made(monkeypatch, tmp_path):
@@ -173,29 +172,9 @@ def test_without_a_run_what_needs_none_is_made(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("flags", "message", "absent"),
-    [
-        (["--list"], "attention | Attention of every layer and head", ".png"),
-        (["--dry_run"], "learning_rate.png", "attention_KIND_LAYER.png"),
-        (["--dry_run", "--workdir=w"], "attention_KIND_LAYER.png", "no-such"),
-        (["--dry_run", "--scale=small"], "bleu_by_length.json", "no-such"),
-    ],
-)
-def test_list_and_dry_run_print_the_figures_and_write_nothing(
-    flags, message, absent, monkeypatch, tmp_path, capsys
-):
-    assert run(monkeypatch, f"--out={tmp_path}/out", *flags) == 0
-    out = capsys.readouterr().out
-    assert message in out and absent not in out
-    assert files(tmp_path) == set()
-
-
-@pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--scale=large"], "--scale=large is not one of paper, small"),
-        (["--scale=small", "--workdir=w"], "trains its own run: leave out --workdir"),
-        (["--config.train.steps=3"], "changes the toy run: add --scale=small"),
+        (["--config.train.steps=3"], "Unknown command line flag"),
         (["--out=FILE"], "FILE: File exists. Name another folder."),
         (["figures"], "figures does not take 'figures'"),
     ],
@@ -215,11 +194,6 @@ def test_a_run_of_two_sources_needs_a_sentence_in_each_language(monkeypatch, tmp
     asked = figures.Asked(tmp_path, "w", figures.SENTENCE, "test", "latest")
     with pytest.raises(DataError, match="--sentence='The engineer .* has 0 tabs. .* a tab between"):
         figures.draw_attention(asked)
-
-
-def test_a_toy_run_does_not_go_where_results_are(monkeypatch, capsys):
-    assert run(monkeypatch, "--scale=small") == 2
-    assert "gives no results to record" in capsys.readouterr().err
 
 
 def test_the_sentence_is_one_of_the_built_in_corpus():

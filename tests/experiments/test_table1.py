@@ -300,17 +300,6 @@ def test_a_small_run_measures_every_point_and_writes_the_report(monkeypatch, tmp
     assert paths.products_in_sequence["recurrent"] == 5
 
 
-def test_a_dry_run_and_a_list_measure_and_write_nothing(monkeypatch, tmp_path, capsys):
-    monkeypatch.delattr(table1, "compile_point")
-    assert run(monkeypatch, "--dry_run", f"--out={tmp_path}") == 0
-    text = capsys.readouterr().out
-    flops = 4 * KINDS["self-attention"].flops(Sizes(2048, 512))
-    assert f"| self-attention | 2,048 | 512 |  | {flops / 1e9:,.4f} |" in text
-    assert run(monkeypatch, "--list", f"--out={tmp_path}") == 0
-    assert "| restricted | O(r·n·d) | O(1) | O(n/r) |" in capsys.readouterr().out
-    assert not list(tmp_path.iterdir())
-
-
 HEAD = ",".join(table1_report.COLUMNS)
 
 

@@ -20,6 +20,7 @@ from tests.fixtures.tiny import (
     tiny_model,
 )
 from transformer_jax.model.outputs.cross_entropy import CONSISTENCY, LossSettings
+from transformer_jax.model.outputs.loss_blocks import Parts
 from transformer_jax.model.outputs.softmax_output import projected_loss
 
 B, L, D, V = 4, 5, 6, 12  # V is padded
@@ -58,7 +59,7 @@ def test_the_gradient_is_that_of_the_mean_cross_entropy_and_the_divergence(block
 
     def total(x, again, table):
         twice = jnp.concatenate([targets, targets], axis=1), jnp.concatenate([REAL, REAL], axis=1)
-        sums = projected_loss(jnp.concatenate([x, again], 1), table, *twice, settings)
+        sums = projected_loss(Parts(jnp.concatenate([x, again], 1), table), *twice, settings)
         return sums.objective, sums
 
     arrays = (X, AGAIN, TABLE)
@@ -77,7 +78,7 @@ def test_the_divergence_of_bfloat16_is_summed_in_float32():
     settings = SETTINGS._replace(dtype="bfloat16", block=10, auxiliary=((CONSISTENCY, 1.0),))
     twice = jnp.zeros((B, 2 * L), jnp.int32), jnp.concatenate([REAL, REAL], axis=1)
     x, table = jnp.concatenate(narrow(X, AGAIN), axis=1), jnp.float32(TABLE)
-    gap = jax.jit(projected_loss, static_argnums=4)(x, table, *twice, settings)
+    gap = jax.jit(projected_loss, static_argnums=3)(Parts(x, table), *twice, settings)
     gap = gap.auxiliary[CONSISTENCY]
     assert gap.dtype == jnp.float32
     assert float(gap) == pytest.approx(divergence_by_hand(X, AGAIN, TABLE), rel=0.02)

@@ -10,6 +10,7 @@ import pytest
 from tests.fixtures.references import along_a_direction, softmax_by_hand
 from tests.fixtures.tiny import lay_out, random_pairs, tiny_and_params
 from transformer_jax.model.outputs.cross_entropy import DISTILLATION, LossSettings
+from transformer_jax.model.outputs.loss_blocks import Parts
 from transformer_jax.model.outputs.softmax_output import projected_loss
 from transformer_jax.text.batches import Batch, TrainSource
 from transformer_jax.text.encoded import EncodedPairs, Taught
@@ -22,6 +23,7 @@ DRAW = np.random.default_rng(5)
 X, TABLE = DRAW.normal(size=(B, L, D)), DRAW.normal(size=(V, D))
 REAL = DRAW.random((B, L)) < 0.7
 TARGETS = DRAW.integers(0, REAL_V, (B, L))
+WANTED = jnp.int32(TARGETS), jnp.array(REAL)
 IDS = np.array([DRAW.permutation(REAL_V)[:K] for _ in range(B * L)]).reshape(B, L, K)
 SHARES = DRAW.dirichlet(np.ones(K), (B, L)) * REAL[..., None]
 TAUGHT = Taught(jnp.int32(IDS), jnp.float32(SHARES))
@@ -43,7 +45,7 @@ def test_the_gradient_is_that_of_both_cross_entropies(block, replicas):
     settings = SETTINGS._replace(block=block, replicas=replicas)
 
     def total(x, table):
-        sums = projected_loss(x, table, jnp.int32(TARGETS), jnp.array(REAL), settings, TAUGHT)
+        sums = projected_loss(Parts(x, table), *WANTED, settings, TAUGHT)
         return sums.objective, sums
 
     made = jax.jit(jax.value_and_grad(total, argnums=(0, 1), has_aux=True))

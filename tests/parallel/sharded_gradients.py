@@ -24,10 +24,13 @@ from transformer_jax.config.train import TrainConfig
 from transformer_jax.model.attention.hard_attention import first_baseline
 from transformer_jax.model.encoder_decoder import EncoderDecoder, make_model
 from transformer_jax.model.interfaces import Params
+from transformer_jax.model.outputs.cross_entropy import DISTILLATION
 from transformer_jax.model.outputs.objectives import OBJECTIVES, reads_watched
 from transformer_jax.model.parameters import axis_names, product_axes
 from transformer_jax.model.stacked_params import stacked
 from transformer_jax.parallel.mesh import batch_sharding, batch_ways, make_mesh, placed, shardings
+from transformer_jax.text.batches import Batch
+from transformer_jax.text.encoded import Taught
 from transformer_jax.training.optimizer import make_optimizer
 from transformer_jax.training.state import AGREEMENT
 from transformer_jax.training.step import accumulated_gradients, make_loss_fn
@@ -58,7 +61,10 @@ def gradient(name: str, mesh_config: MeshConfig, micro_batches: int) -> np.ndarr
         key = (key,) * 2
     params = jax.device_put(params, shardings(params, names, mesh))
     rows = [[2 * n, 2 * n + 1] for n in range(ROWS)]
-    batch = jax.device_put(lay_out(PAIRS, rows, SRC_LENGTH, TGT_LENGTH), batch_sharding(mesh))
+    batch = lay_out(PAIRS, rows, SRC_LENGTH, TGT_LENGTH)
+    if name == DISTILLATION:
+        batch = batch._replace(taught=taught(batch))
+    batch = jax.device_put(batch, batch_sharding(mesh))
     loss_fn = make_loss_fn(model, 0.1, replicas=batch_ways(mesh), auxiliary=losses)
     loss_fn = functools.partial(loss_fn, baseline=first_baseline(VOCABULARY))
     if both:
@@ -69,6 +75,12 @@ def gradient(name: str, mesh_config: MeshConfig, micro_batches: int) -> np.ndarr
         if name == MUON:
             found = jax.jit(functools.partial(first_update, model))(found)
     return np.concatenate([np.asarray(x, np.float64).ravel() for x in jax.tree.leaves(found)])
+
+
+def taught(batch: Batch) -> Taught:
+    """Two predictions at each target position: another subword, and that of the text."""
+    ids = np.stack([(batch.tgt.ids + 5) % VOCABULARY, batch.tgt.ids], -1)
+    return Taught(ids, (batch.tgt.segments != 0)[..., None] * np.float32([0.75, 0.25]))
 
 
 def first_update(model: EncoderDecoder, gradient: Params) -> Params:

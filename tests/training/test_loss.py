@@ -13,6 +13,7 @@ import pytest
 
 from tests.fixtures.tiny import relative_error
 from transformer_jax.model.outputs.cross_entropy import LossSettings, loss_and_gradient
+from transformer_jax.model.outputs.loss_blocks import Parts
 from transformer_jax.model.outputs.softmax_output import output_logits, projected_loss
 
 B, L, V, PADDED = 2, 3, 5, 8
@@ -110,7 +111,8 @@ def projected(dtype="float32", block=LENGTH, replicas=1, scale=1.0):
     settings = LossSettings(0.1, V, dtype, block, replicas)
 
     def loss(x, table):
-        sums = projected_loss(x, table, jnp.asarray(ROW_TARGETS), jnp.asarray(ROW_REAL), settings)
+        wanted = jnp.asarray(ROW_TARGETS), jnp.asarray(ROW_REAL)
+        sums = projected_loss(Parts(x, table), *wanted, settings)
         return scale * sums.smoothed_nats, sums
 
     return jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))(X, TABLE)
@@ -144,8 +146,8 @@ def test_the_gradient_of_a_multiple_is_that_multiple():
 
 def test_without_a_gradient_the_sums_are_the_same():
     settings = LossSettings(0.1, V, "float32", 2 * LENGTH, 3)
-    arrays = map(jnp.asarray, (X, TABLE, ROW_TARGETS, ROW_REAL))
-    found = projected_loss(*arrays, settings)
+    x, table, *wanted = map(jnp.asarray, (X, TABLE, ROW_TARGETS, ROW_REAL))
+    found = projected_loss(Parts(x, table), *wanted, settings)
     want = projected()[0][1]
     np.testing.assert_allclose(numbers(found), numbers(want), rtol=1e-6)
 
@@ -166,7 +168,7 @@ def logits_at_once(block, batch=8, length=16, replicas=1):
     ids = jnp.zeros((batch, length), jnp.int32)
 
     def loss(x, table):
-        return projected_loss(x, table, ids, ids == 0, settings).smoothed_nats
+        return projected_loss(Parts(x, table), ids, ids == 0, settings).smoothed_nats
 
     jaxpr = jax.make_jaxpr(jax.grad(loss, argnums=(0, 1)))(*map(jnp.zeros, shapes))
     found = re.findall(rf"f32\[([\d,]+),{PADDED}\]", str(jaxpr))

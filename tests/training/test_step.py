@@ -24,6 +24,7 @@ from transformer_jax.config.schema import Config
 from transformer_jax.config.train import TrainConfig
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.layers.dropout import hashed
+from transformer_jax.model.outputs.loss_blocks import Parts
 from transformer_jax.model.outputs.softmax_output import projected_loss
 from transformer_jax.model.parameters import abstract_params, init_params
 from transformer_jax.model.sides.embeddings import shift_right
@@ -65,7 +66,7 @@ class Bigrams:
         # Equal and finite, but their mean is not: the loss is infinite, its gradient is not.
         logits = jnp.where(infinite, -3e38, logits)
         real_BL = target.segments != 0
-        return projected_loss(logits, jnp.eye(VOCABULARY), target.ids, real_BL, settings)
+        return projected_loss(Parts(logits, jnp.eye(VOCABULARY)), target.ids, real_BL, settings)
 
 
 def noise(key, rows_B):

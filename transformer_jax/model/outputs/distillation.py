@@ -56,6 +56,5 @@ def distillation(
 ) -> tuple[LossSums, Array | None]:
     """The cross entropy of the target, and that of what the teacher predicts."""
     one = first_pass(model, batch, rows_B, settings)
-    given = one.given, batch.tgt, settings, batch.taught
-    sums = model.out().loss_with_teacher(one.x_BLD, *given)
+    sums = model.out().loss_with_teacher(one.x_BLD, one.given, batch, settings)
     return with_losses(sums, one)

@@ -38,7 +38,7 @@ from transformer_jax.model.outputs.cross_entropy import (
 )
 from transformer_jax.model.outputs.distillation import taught_loss_and_gradient
 from transformer_jax.model.outputs.loss_blocks import BlockLoss, Parts, loss_by_blocks
-from transformer_jax.text.batches import Packed
+from transformer_jax.text.batches import Batch, Packed
 from transformer_jax.text.encoded import Taught
 
 BIAS_FEATURES = 8  # matrix units are fast if the features are a multiple of 8
@@ -83,8 +83,7 @@ def _one_feature_and_zeros(x: Array, dtype: Any) -> Array:
 
 
 def projected_loss(
-    x_BLD: Array,
-    table_VD: Array,
+    parts: Parts,
     targets_BL: Array,
     real_BL: Array,
     settings: LossSettings,
@@ -93,15 +92,14 @@ def projected_loss(
     """The loss of logits x E^T; see `loss_by_blocks`.
 
     Args:
-      x_BLD: the decoder's output, float32 `[batch, tgt_len, d_model]`; with the loss "consistency"
-        those of two passes one after the other, and targets and real positions twice.
-      table_VD: the output embedding, float32 `[padded vocabulary, d_model]`.
+      parts: the decoder's output, float32 `[batch, tgt_len, d_model]`, and the output embedding,
+        float32 `[padded vocabulary, d_model]`. With the loss "consistency" the outputs of two
+        passes are one after the other, and targets and real positions are there twice.
       targets_BL: subwords to predict, `[batch, tgt_len]`.
       real_BL: booleans `[batch, tgt_len]`, False = padding.
       settings: settings.replicas must divide the batch size.
       taught: what a teacher predicts, `[batch, tgt_len, K]`, for the loss "distillation".
     """
-    parts = Parts(x_BLD, table_VD)
     return loss_by_blocks(parts, (targets_BL, real_BL, taught), _block_loss, settings)[0]
 
 
@@ -164,19 +162,15 @@ class Softmax:
 
     def loss(self, x_BLD: Array, given: Given, target: Packed, settings: LossSettings) -> LossSums:
         """The sums of the loss over the target's real positions."""
-        return self.loss_with_teacher(x_BLD, given, target, settings, None)
+        parts = Parts(self.widened(x_BLD), given.table_VD)
+        return projected_loss(parts, target.ids, target.segments != 0, settings)
 
     def loss_with_teacher(
-        self,
-        x_BLD: Array,
-        given: Given,
-        target: Packed,
-        settings: LossSettings,
-        taught: Taught | None,
+        self, x_BLD: Array, given: Given, batch: Batch, settings: LossSettings
     ) -> LossSums:
-        """`loss`, and the loss "distillation" if there is one."""
-        x_BLD, real_BL = self.widened(x_BLD), target.segments != 0
-        return projected_loss(x_BLD, given.table_VD, target.ids, real_BL, settings, taught)
+        """`loss`, and the loss "distillation" of what the batch has of a teacher."""
+        parts, target = Parts(self.widened(x_BLD), given.table_VD), batch.tgt
+        return projected_loss(parts, target.ids, target.segments != 0, settings, batch.taught)
 
     def loss_of_two(
         self,
