@@ -37,6 +37,7 @@ VERDICTS = {
 VERDICTS |= {"fair_comparison": 3, "few_pairs": 4, "hard_attention": 3, "languages": 4}
 VERDICTS |= {
     "debates": 3,
+    "distillation": 5,
     "documents": 7,
     "explanations": 7,
     "monotonic": 3,

@@ -1,0 +1,140 @@
+"""Distillation: what a small, fast model learns from a large one, beside what it learns from text.
+
+    TRANSFORMER_JAX_DATA=FOLDER python -m experiments.distillation --scale=small
+
+The question: a student with one cheap decoder layer translates fast, and worse. How much of the
+loss does a teacher give back, by its translations of the training text (Kim and Rush 2016,
+sequence level), by what it predicts at each subword (word level), or by both? A teacher may know
+its training text by heart; then its translations are the text. So there are also two teachers of
+one half of the text each, which translate the half that they have not seen.
+
+The teacher is the model of configs/multi30k_fast.py after 1,500 updates, from English to German.
+The students have its encoder and one SSRU layer (Kim et al. 2019) of half its feed-forward network,
+and as many updates: on the text; on the teacher's translations (beam 4); on those of the other
+halves' teachers; on the text with the teacher's predictions, and with three times their weight; and
+on the other halves' translations with them. BLEU on test2016 by a beam of 4 and by greedy search,
+and the sentences that greedy search translates in a second, with the teacher's.
+
+The rules, written before the runs; all are about differences over seeds, by Student's t, p < 0.05.
+"It helps" holds for a row if its BLEU is higher than that of the student on the text, and does not
+if it is lower. "It makes the beam unnecessary" holds if greedy search costs at most half of what it
+costs the student on the text, and does not if it costs more.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.evidence import Evidence, Found, of_jobs, of_seeds
+from experiments.judging import Column, at, gaps, judged, means
+from experiments.own_text import write_split
+from transformer_jax.reporting.page import Heading, Part, Table
+from transformer_jax.tables.command import main
+from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
+from transformer_jax.text.lines import TextLines
+
+FOLDER = Path("runs", "distillation")
+TEXT, TEACHER = FOLDER / "text", FOLDER / "teacher"
+PAIRS = 29_000
+HALVES = {"first": f"train[:{PAIRS // 2}]", "second": "rest"}  # the text of each half's teacher
+STEPS = ("steps", "decay_steps", "valid_every", "checkpoint_every")
+KEYS: Overrides = {"data.path": str(TEXT), **{f"train.{name}": 1_500 for name in STEPS}}
+VOCABULARY = {"vocabulary.path": str(TEACHER / "vocabulary.model")}  # of all rows
+SMALLER = {
+    "model.decoder": "ssru",
+    "model.num_encoder_layers": 3,
+    "model.num_decoder_layers": 1,
+    "model.d_ff": 256,
+}
+TAUGHT = {"train.teacher": str(TEACHER)}
+LARGE, ALONE = "the teacher's model", "text"
+ROWS: dict[str, Overrides] = {
+    LARGE: {},
+    ALONE: {},
+    "translations": {"data.train": ("translated",)},
+    "translations of unseen text": {"data.train": ("crossed",)},
+    "predictions": TAUGHT,
+    "predictions, 3 times": {**TAUGHT, "train.distillation_weight": 3.0},
+    "both": {"data.train": ("crossed",), **TAUGHT},
+}
+ROWS = {row: own if row == LARGE else {**SMALLER, **own} for row, own in ROWS.items()}
+CLAIMS = ("it helps", "it makes the beam unnecessary")
+BEAM, GREEDY, RATE = "beam 4", "greedy", "sentences a second"
+HALF = 0.5
+TIMED = 3  # passes over the test text, of which the fastest counts
+
+
+def write_text(data: Path) -> None:
+    """Trains the teachers, and writes the texts of all rows."""
+    from transformer_jax.api import load, train
+
+    for stem in ("train", "valid", "test2016"):
+        sides = {suffix: list(TextLines(data / f"{stem}.{suffix}.gz")) for suffix in ("en", "de")}
+        write_split(TEXT, stem, sides)
+    whole = {suffix: list(TextLines(TEXT / f"train.{suffix}")) for suffix in ("en", "de")}
+    half = PAIRS // 2
+    write_split(TEXT, "rest", {suffix: lines[half:] for suffix, lines in whole.items()})
+    train("configs/multi30k_fast.py", TEACHER, KEYS)
+    for name, text in HALVES.items():
+        own = {**KEYS, **VOCABULARY, "data.train": (text,)}
+        train("configs/multi30k_fast.py", FOLDER / name, own)
+    english = whole["en"]
+    write_split(TEXT, "translated", {"en": english, "de": load(TEACHER).translate(english)})
+    crossed = [
+        *load(FOLDER / "second").translate(english[:half]),
+        *load(FOLDER / "first").translate(english[half:]),
+    ]
+    write_split(TEXT, "crossed", {"en": english, "de": crossed})
+
+
+def searched(job: Job) -> Evidence:
+    """BLEU by both searches, and how many sentences greedy search translates in a second."""
+    from transformer_jax.api import load
+
+    sources, references = (list(TextLines(TEXT / f"test2016.{x}")) for x in ("en", "de"))
+    found: Evidence = {BEAM: load(job.folder, beam_size=4).evaluate(sources, references).bleu}
+    greedy = load(job.folder, beam_size=1)
+    found[GREEDY] = greedy.evaluate(sources, references).bleu
+    seconds = []
+    for _ in range(TIMED):
+        began = time.perf_counter()
+        greedy.translate(sources)
+        seconds.append(time.perf_counter() - began)
+    return found | {RATE: len(sources) / min(seconds)}
+
+
+def lost(found: Evidence) -> float:
+    """What greedy search costs, in BLEU."""
+    return float(found[BEAM] - found[GREEDY])
+
+
+def verdicts_on(found: Found, row: str) -> list[str]:
+    """The verdicts on a row, in the order of CLAIMS."""
+    own, base = of_seeds(found, row), of_seeds(found, ALONE)
+    more = [lost(own[seed]) - HALF * lost(base[seed]) for seed in own if seed in base]
+    return [judged(gaps(found, row, ALONE, at(BEAM)), 0, 1), judged(more, 0, -1)]
+
+
+def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
+    """The verdicts, and BLEU and speed of all rows."""
+    found = of_jobs(folder / "evidence.json", jobs, searched)
+    columns = [Column(BEAM, at(BEAM), ".1f"), Column(GREEDY, at(GREEDY), ".1f")]
+    columns.append(Column(RATE, at(RATE), ".0f"))
+    judgments = [[row, *verdicts_on(found, row)] for row in ROWS if row not in (LARGE, ALONE)]
+    return [
+        Heading("Verdicts"),
+        Table(["row", *CLAIMS], judgments),
+        Heading("BLEU by beam and greedy search, and greedy search's speed"),
+        means(columns, found, ROWS),
+    ]
+
+
+SMALL = Scale("configs/multi30k_fast.py", {**KEYS, **VOCABULARY}, seeds=(0, 1, 2), compared=False)
+EXPERIMENT = Experiment("distillation", ROWS, {"small": SMALL}, __doc__, findings=findings)
+
+if __name__ == "__main__":
+    if not (TEXT / "crossed.en").exists():
+        write_text(Path(os.environ.get("TRANSFORMER_JAX_DATA", "data"), "multi30k"))
+    sys.exit(main(EXPERIMENT))
