@@ -172,8 +172,9 @@ def test_every_command_is_a_function_that_takes_these_arguments(name, preset, fa
     bound = []
     fake(lambda **arguments: bound.append(signature.bind(**arguments)))
     names = ("config", "workdir")  # `train` asks for them itself
+    values = {"config": preset, "heads": "0.5"}
     arguments = [
-        "w" if flag.positional else f"--{flag.name}={preset if flag.name == 'config' else 'w'}"
+        "w" if flag.positional else f"--{flag.name}={values.get(flag.name, 'w')}"
         for flag in COMMANDS[name].flags
         if flag.required or flag.name in names
     ]

@@ -176,6 +176,18 @@ COMMANDS = {
         "average a run's last checkpoints into one",
         (WORKDIR, Flag("last", int, "K", "how many", default=5)),
     ),
+    "prune": Command(
+        "transformer_jax.commands.prune:prune",
+        "write a smaller run, without the attention heads that matter least",
+        (
+            WORKDIR,
+            Flag("output", str, "FOLDER", "the new run's folder", required=True),
+            Flag("heads", float, "SHARE", "of each attention's heads that goes", required=True),
+            Flag("by", str, "HOW", "importance or random", default="importance"),
+            Flag("seed", int, "N", "of the random choice", default=0),
+            CHECKPOINT,
+        ),
+    ),
     "import": Command(
         "transformer_jax.commands.import_model:import_model",
         "make a run of a pretrained model: a folder of Marian, Hugging Face or CTranslate2",

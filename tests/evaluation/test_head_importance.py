@@ -1,0 +1,74 @@
+"""Importance of heads against finite differences, and a model without them against closed gates."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from tests.fixtures.tiny import VOCABULARY, random_params, tiny_model
+from transformer_jax.config.decode import DecodeConfig
+from transformer_jax.config.schema import MeshConfig
+from transformer_jax.decoding.scoring import forced_scores
+from transformer_jax.decoding.translator import Translator
+from transformer_jax.evaluation.head_importance import attentions, gated, importance, with_heads
+from transformer_jax.model.encoder_decoder import make_model
+from transformer_jax.parallel.mesh import decoding_mesh
+from transformer_jax.text.vocabulary import EOS
+
+DRAW = np.random.default_rng(2)
+SOURCES, TARGETS = (
+    [np.int32([*DRAW.integers(4, VOCABULARY, n), EOS]) for n in lengths]
+    for lengths in ((5, 3, 7), (4, 6, 2))
+)
+NAMES = ["decoder_0/cross_attention", "decoder_0/{}_attention", "encoder_0/self_attention"]
+# All axes differ in the tiny models, which have 3 heads.
+KINDS = {
+    "base": {"attention_bias": True},
+    "gate": {"attention_gate": True, "score": "additive"},
+    "one key head": {"num_key_heads": 1, "positions": "rotary", "d_k": 6},
+    "linear": {"decoder": "linear"},
+}
+
+
+def translator_of(model, params) -> Translator:
+    return Translator(model, params, DecodeConfig(), decoding_mesh(MeshConfig()))
+
+
+def nats(model, params, gates) -> np.ndarray:
+    found = forced_scores(translator_of(model, gated(params, gates)), SOURCES, TARGETS)
+    return -np.array([one.log_prob for one in found])
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_importance_is_the_change_of_the_loss_by_each_gate(name):
+    model = tiny_model(num_layers=1, activation="swish", **KINDS[name])  # it has no kink
+    params = random_params(model)
+    found = importance(model, params, SOURCES, TARGETS)
+    kind = "linear" if name == "linear" else "self"
+    assert [*found] == attentions(model) == [one.format(kind) for one in NAMES]
+    for where, own in found.items():
+        for head in range(model.config.num_heads):
+            sides = []
+            for step in (0.02, -0.02):
+                gate = np.ones(model.config.num_heads)
+                gate[head] += step
+                sides.append(nats(model, params, {where: gate}))
+            want = np.abs((sides[0] - sides[1]) / 0.04).mean()
+            assert own[head] == pytest.approx(want, rel=3e-3, abs=1e-3), (where, head)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_model_without_heads_is_the_one_with_closed_gates(name):
+    model = tiny_model(num_layers=1, **KINDS[name])
+    params, config = random_params(model), model.config
+    d_k, d_v = config.head_sizes
+    small = dataclasses.replace(config, num_heads=2, d_k=d_k, d_v=d_v)
+    kept = {where: np.array([n % 3, n % 3 + 1]) % 3 for n, where in enumerate(attentions(model))}
+    kept = {where: np.sort(own) for where, own in kept.items()}
+    gates = {where: np.isin(np.arange(3), own) for where, own in kept.items()}
+    left = with_heads(model, params, kept)
+    want = nats(model, params, gates)
+    np.testing.assert_allclose(nats(make_model(small, model.sizes), left, {}), want, rtol=1e-5)
+    assert np.abs(want - nats(model, params, {})).min() > 1e-3
+    assert sum(x.size for x in jax.tree.leaves(left)) < sum(x.size for x in jax.tree.leaves(params))

@@ -1,0 +1,144 @@
+"""The `prune` command: a smaller run without the attention heads that matter least."""
+
+import logging
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from transformer_jax.config.changes import with_values
+from transformer_jax.config.checks import check
+from transformer_jax.config.schema import Config
+from transformer_jax.decoding.scoring import forced_scores
+from transformer_jax.decoding.translator import Translator
+from transformer_jax.errors import ConfigError, RunError
+from transformer_jax.evaluation.head_importance import gated, importance, with_heads
+from transformer_jax.model.encoder_decoder import make_model
+from transformer_jax.model.parameters import abstract_params
+from transformer_jax.runs.run_folder import IMPORTED, RunFolder
+from transformer_jax.runs.weights import save_weights
+from transformer_jax.text.corpora import open_corpus
+from transformer_jax.use.loading import LoadedModel, load_model
+
+log = logging.getLogger(__name__)
+PAIRS = 500  # of the validation split, by which heads are chosen
+COMPARED = 8  # pairs whose scores must not change when closed gates are cut out
+SAME = 1e-3  # nats
+
+Sides = tuple[list[np.ndarray], list[np.ndarray]]
+
+
+def prune(
+    workdir: str,
+    output: str,
+    *,
+    heads: float,
+    by: str = "importance",
+    seed: int = 0,
+    checkpoint: str = "latest",
+) -> None:
+    """Writes a run without a share of the heads of each attention; it translates as any other.
+
+    Another run can start from its weights (train.init_from), to learn to do without them.
+
+    Args:
+      workdir: the run's folder.
+      output: the new run's folder, which must be empty or not exist.
+      heads: the share of each attention's heads that goes, above 0 and below 1; at least one head
+        goes, and one stays.
+      by: "importance" (Michel et al. 2019, on the validation split) or "random", the control.
+      seed: of the random choice.
+      checkpoint: "latest", "best", "average", a step, or an average's name.
+
+    Raises:
+      UserError: there is no run, a flag is out of range, the folder is taken, or the model's heads
+        are not independent of each other.
+    """
+    if not 0 < heads < 1:
+        raise ConfigError(f"--heads={heads:g} is not between 0 and 1: name the share that goes.")
+    if by not in ("importance", "random"):
+        raise ConfigError(f"--by={by}: choose importance or random.")
+    run = RunFolder(output)
+    if run.config_file.exists():
+        raise RunError(f"{run.path} holds a run. Choose another --output.")
+    loaded = load_model(workdir, checkpoint)
+    config = _smaller(loaded.config, heads)
+    run.check(config)
+    sides = _sides(loaded)
+    scores = importance(loaded.model, loaded.translator.params, *sides)
+    if not scores:
+        raise ConfigError(f"{workdir} has no attention with heads.")
+    _log(scores)
+    if by == "random":
+        draw = np.random.default_rng(seed)
+        scores = {name: draw.random(len(own)) for name, own in scores.items()}
+    count = config.model.num_heads
+    kept = {name: np.sort(np.argsort(-own)[:count]) for name, own in scores.items()}
+    params = checked(loaded, config, kept, sides)
+    run.claim(config, IMPORTED)
+    try:
+        loaded.vocabulary.save(run.vocabulary_file)
+        run.seal()
+        save_weights(run, jax.device_get(params))
+    finally:
+        run.unlock()
+    log.info("%s: %d of %d heads", run.path, count, loaded.config.model.num_heads)
+
+
+def _smaller(config: Config, share: float) -> Config:
+    """The config without this share of the heads, each as wide as before."""
+    own = config.model
+    gone = min(max(1, round(share * own.num_heads)), own.num_heads - 1)
+    if gone < 1:
+        raise ConfigError(f"model.num_heads={own.num_heads}: there is no head to spare.")
+    d_k, d_v = own.head_sizes
+    values = {"model.num_heads": own.num_heads - gone, "model.d_k": d_k, "model.d_v": d_v}
+    smaller = with_values(config, values)
+    try:
+        check(smaller)
+    except ConfigError as error:
+        raise ConfigError(f"with {own.num_heads - gone} heads: {error}") from None
+    return smaller
+
+
+def _sides(loaded: LoadedModel) -> Sides:
+    """Both sides of the first pairs of the validation split, as subwords."""
+    pairs = open_corpus(loaded.config.data).split("valid")[:PAIRS]
+    lines = loaded.line_translator(folder=loaded.config.data.path)
+    src = lines.encode([pair.src for pair in pairs])
+    tgt = lines.encode([pair.tgt for pair in pairs], is_target=True)
+    filled = [i for i in range(len(pairs)) if len(src[i]) and len(tgt[i])]
+    return [src[i] for i in filled], [tgt[i] for i in filled]
+
+
+def _log(scores: dict[str, np.ndarray]) -> None:
+    for name, own in scores.items():
+        log.info("importance of the heads of %s: %s", name, " ".join(f"{x:.3g}" for x in own))
+
+
+def checked(
+    loaded: LoadedModel, config: Config, kept: dict[str, np.ndarray], sides: Sides
+) -> object:
+    """The parameters that are left, with which scores are those of closed gates.
+
+    Raises:
+      ConfigError: they are not: the model has parts that join heads, or that depend on their
+        number.
+    """
+    model, old = make_model(config.model, loaded.vocabulary.sizes), loaded.translator
+    params = with_heads(loaded.model, old.params, kept)
+    same = jax.tree.map(np.shape, params) == jax.tree.map(np.shape, abstract_params(model))
+    if same:
+        number = loaded.model.config.num_heads
+        gates = {name: np.isin(np.arange(number), own) for name, own in kept.items()}
+        closed = Translator(loaded.model, gated(old.params, gates), old.decode, old.mesh)
+        cut = Translator(model, params, old.decode, old.mesh)
+        some: Sequence[list[np.ndarray]] = [side[:COMPARED] for side in sides]
+        scores = [[one.log_prob for one in forced_scores(x, *some)] for x in (closed, cut)]
+        same = np.allclose(scores[0], scores[1], atol=SAME, rtol=SAME)
+    if not same:
+        raise ConfigError(
+            "this model's heads are not independent: a part joins them, or depends on their "
+            "number (see model.positions, model.normalizer, model.num_key_heads)."
+        )
+    return params
