@@ -21,13 +21,12 @@ not if it is lower. The control must fail: it says what text in the right langua
 translation.
 """
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.judging import judged
-from experiments.own_text import write_split
+from experiments.own_text import data_file, write_split
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
@@ -66,10 +65,13 @@ KEYS: Overrides = {
 }
 
 
-def write_text(data: Path) -> None:
+def write_text() -> None:
     """Trains the model that translates back, and writes the texts of all rows."""
     from transformer_jax.api import load, train
 
+    if (TEXT / "shuffled.en").exists():
+        return
+    data = data_file("multi30k")
     for stem in ("train", "valid", "test2016"):
         sides = {suffix: list(TextLines(data / f"{stem}.{suffix}.gz")) for suffix in ("en", "de")}
         write_split(TEXT, stem, sides)
@@ -107,9 +109,9 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
 
 
 SMALL = Scale("configs/multi30k_fast.py", KEYS, seeds=(0, 1, 2), compared=False)
-EXPERIMENT = Experiment("back_translation", ROWS, {"small": SMALL}, __doc__, findings=findings)
+EXPERIMENT = Experiment(
+    "back_translation", ROWS, {"small": SMALL}, __doc__, findings=findings, prepare=write_text
+)
 
 if __name__ == "__main__":
-    if not (TEXT / "shuffled.en").exists():
-        write_text(Path(os.environ.get("TRANSFORMER_JAX_DATA", "data"), "multi30k"))
     sys.exit(main(EXPERIMENT))

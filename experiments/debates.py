@@ -21,7 +21,6 @@ BLEU, and does not if it costs less. The control must fail: a random sentence sa
 seed nothing is decided.
 """
 
-import os
 import random
 import sys
 from collections.abc import Iterator, Sequence
@@ -29,7 +28,7 @@ from pathlib import Path
 
 from experiments.evidence import Evidence, Found, of_jobs
 from experiments.judging import Column, at, gaps, judged, means
-from experiments.own_text import on_text, write_split
+from experiments.own_text import data_file, on_text, write_split
 from experiments.several_sources import scored
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
@@ -59,6 +58,11 @@ def write_text(folder: Path, data: Path) -> None:
         others = sides["en"].copy()
         random.Random(stem).shuffle(others)
         write_split(folder, stem, {**sides, "other": others})
+
+
+def prepare() -> None:
+    """Writes the text."""
+    write_text(TEXT, data_file("europarl-en-it"))
 
 
 def ways(lines: Sequence[str], others: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
@@ -126,9 +130,9 @@ SMALL = on_text(
         "decode.max_length": 160,
     },
 )
-EXPERIMENT = Experiment("debates", ROWS, {"small": SMALL}, __doc__, findings=findings)
+EXPERIMENT = Experiment(
+    "debates", ROWS, {"small": SMALL}, __doc__, findings=findings, prepare=prepare
+)
 
 if __name__ == "__main__":
-    DATA = Path(os.environ.get("TRANSFORMER_JAX_DATA", "data"), "europarl-en-it")
-    write_text(TEXT, DATA)
     sys.exit(main(EXPERIMENT))

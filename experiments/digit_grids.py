@@ -85,6 +85,12 @@ def digits() -> tuple[np.ndarray, list[int]]:
     return found.images, found.target.tolist()
 
 
+def prepare() -> None:
+    """Writes the text, unless it is there."""
+    if not (TEXT / "test.words").exists():
+        write_text(TEXT, *digits())
+
+
 def write_text(folder: Path, images: np.ndarray, labels: Sequence[int]) -> None:
     """Writes STEM.files and STEM.words, and the pictures that STEM.files names."""
     for stem in SIZES:
@@ -214,10 +220,14 @@ SMALL = on_text(
     },
 )
 EXPERIMENT = Experiment(
-    "digit_grids", ROWS, {"small": SMALL}, __doc__, findings=findings, metrics=("perplexity",)
+    "digit_grids",
+    ROWS,
+    {"small": SMALL},
+    __doc__,
+    findings=findings,
+    metrics=("perplexity",),
+    prepare=prepare,
 )
 
 if __name__ == "__main__":
-    if not (TEXT / "test.words").exists():
-        write_text(TEXT, *digits())
     sys.exit(main(EXPERIMENT))

@@ -21,7 +21,6 @@ if it is lower. "It makes the beam unnecessary" holds if greedy search costs at 
 costs the student on the text, and does not if it costs more.
 """
 
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -29,7 +28,7 @@ from pathlib import Path
 
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
 from experiments.judging import Column, at, gaps, judged, means
-from experiments.own_text import write_split
+from experiments.own_text import data_file, write_split
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
@@ -66,10 +65,13 @@ HALF = 0.5
 TIMED = 3  # passes over the test text, of which the fastest counts
 
 
-def write_text(data: Path) -> None:
+def write_text() -> None:
     """Trains the teachers, and writes the texts of all rows."""
     from transformer_jax.api import load, train
 
+    if (TEXT / "crossed.en").exists():
+        return
+    data = data_file("multi30k")
     for stem in ("train", "valid", "test2016"):
         sides = {suffix: list(TextLines(data / f"{stem}.{suffix}.gz")) for suffix in ("en", "de")}
         write_split(TEXT, stem, sides)
@@ -132,9 +134,9 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
 
 
 SMALL = Scale("configs/multi30k_fast.py", {**KEYS, **VOCABULARY}, seeds=(0, 1, 2), compared=False)
-EXPERIMENT = Experiment("distillation", ROWS, {"small": SMALL}, __doc__, findings=findings)
+EXPERIMENT = Experiment(
+    "distillation", ROWS, {"small": SMALL}, __doc__, findings=findings, prepare=write_text
+)
 
 if __name__ == "__main__":
-    if not (TEXT / "crossed.en").exists():
-        write_text(Path(os.environ.get("TRANSFORMER_JAX_DATA", "data"), "multi30k"))
     sys.exit(main(EXPERIMENT))

@@ -143,6 +143,11 @@ def splits() -> dict[str, list[Document]]:
     return {"train": train, **others}
 
 
+def prepare() -> None:
+    """Writes the text."""
+    write_text(TEXT)
+
+
 def write_text(folder: Path) -> None:
     """Writes the splits as files STEM.en, STEM.de and STEM.doc."""
     for stem, split in splits().items():
@@ -268,8 +273,9 @@ SMALL = on_text(
         "decode.beam_size": 1,
     },
 )
-EXPERIMENT = Experiment("documents", ROWS, {"small": SMALL}, __doc__, findings=findings)
+EXPERIMENT = Experiment(
+    "documents", ROWS, {"small": SMALL}, __doc__, findings=findings, prepare=prepare
+)
 
 if __name__ == "__main__":
-    write_text(TEXT)
     sys.exit(main(EXPERIMENT))

@@ -1,9 +1,11 @@
 """Text that an experiment makes itself, and the short demo trained on it."""
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from experiments.short_demo import SHORT_DEMO
+from transformer_jax.errors import DataError
 from transformer_jax.tables.experiment import Overrides, Scale
 
 
@@ -23,3 +25,13 @@ def write_split(folder: Path, stem: str, sides: Mapping[str, Iterable[object]]) 
     for suffix, lines in sides.items():
         text = "".join(f"{line}\n" for line in lines)
         (folder / f"{stem}.{suffix}").write_text(text, encoding="utf-8")
+
+
+def data_file(*names: str) -> Path:
+    """A file or folder of $TRANSFORMER_JAX_DATA. Raises DataError if it is not there."""
+    path = Path(os.environ.get("TRANSFORMER_JAX_DATA", "data"), *names)
+    if not path.exists():
+        raise DataError(
+            f"{path}: no such file. TRANSFORMER_JAX_DATA=FOLDER names the folder of {names[0]}."
+        )
+    return path

@@ -138,6 +138,12 @@ WAYS: dict[str, Callable[[Callable[..., np.ndarray], str, int], np.ndarray]] = {
 }
 
 
+def prepare() -> None:
+    """Writes the text, unless it is there."""
+    if not (TEXT / "test.cells").exists():
+        write_text(TEXT)
+
+
 def write_text(folder: Path) -> None:
     """Writes STEM.en and STEM.de, pictures, and STEM.files and STEM.cells, which name them."""
     for stem, count in SIZES.items():
@@ -233,9 +239,9 @@ SMALL = on_text(
         "decode.max_length": 96,
     },
 )
-EXPERIMENT = Experiment("pictures", ROWS, {"small": SMALL}, __doc__, findings=findings)
+EXPERIMENT = Experiment(
+    "pictures", ROWS, {"small": SMALL}, __doc__, findings=findings, prepare=prepare
+)
 
 if __name__ == "__main__":
-    if not (TEXT / "test.cells").exists():
-        write_text(TEXT)
     sys.exit(main(EXPERIMENT))

@@ -95,6 +95,11 @@ def documents(split: str) -> list[Document]:
     return found
 
 
+def prepare() -> None:
+    """Writes the text."""
+    write_text(TEXT)
+
+
 def write_text(folder: Path) -> None:
     """Writes STEM.en, a document a line."""
     for split in SIZES:
@@ -271,9 +276,14 @@ SMALL = on_text(
     },
 )
 EXPERIMENT = Experiment(
-    "recurring_names", ROWS, {"small": SMALL}, __doc__, findings=findings, metrics=("perplexity",)
+    "recurring_names",
+    ROWS,
+    {"small": SMALL},
+    __doc__,
+    findings=findings,
+    metrics=("perplexity",),
+    prepare=prepare,
 )
 
 if __name__ == "__main__":
-    write_text(TEXT)
     sys.exit(main(EXPERIMENT))

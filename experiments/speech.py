@@ -35,7 +35,6 @@ import sys
 import tarfile
 import wave
 from collections.abc import Sequence
-from os import environ
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,7 +42,7 @@ import numpy as np
 
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
 from experiments.judging import Column, judged, means
-from experiments.own_text import on_text, write_split
+from experiments.own_text import data_file, on_text, write_split
 from transformer_jax.evaluation.attention import Attention
 from transformer_jax.evaluation.word_errors import word_errors
 from transformer_jax.reporting.page import Heading, Part, Table
@@ -117,6 +116,12 @@ def samples_of(archive: Path) -> dict[str, np.ndarray]:
                     samples = np.frombuffer(sound.readframes(sound.getnframes()), "<i2")
                 found[Path(member.name).name] = samples
     return found
+
+
+def prepare() -> None:
+    """Writes the text, unless it is there."""
+    if not (TEXT / "unheard.words").exists():
+        write_text(TEXT, samples_of(archive()))
 
 
 def write_text(folder: Path, samples: dict[str, np.ndarray]) -> None:
@@ -196,7 +201,7 @@ def speech_of(job: Job) -> Evidence:
 
 def archive() -> Path:
     """The file of the recordings."""
-    return Path(environ.get("TRANSFORMER_JAX_DATA", "data"), "spoken-digits", "recordings.tar.gz")
+    return data_file("spoken-digits", "recordings.tar.gz")
 
 
 # Verdicts ------------------------------------------------------------------------------------
@@ -272,9 +277,15 @@ SCALES = {
     "small": SMALL,
     "long": SMALL._replace(overrides={**SMALL.overrides, **LONG}, rows=(SOFTMAX,)),
 }
-EXPERIMENT = Experiment("speech", ROWS, SCALES, __doc__, findings=findings, metrics=("perplexity",))
+EXPERIMENT = Experiment(
+    "speech",
+    ROWS,
+    SCALES,
+    __doc__,
+    findings=findings,
+    metrics=("perplexity",),
+    prepare=prepare,
+)
 
 if __name__ == "__main__":
-    if not (TEXT / "unheard.words").exists():
-        write_text(TEXT, samples_of(archive()))
     sys.exit(main(EXPERIMENT))

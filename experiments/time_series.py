@@ -34,7 +34,6 @@ import logging
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from os import environ
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,7 +45,9 @@ import optax
 from jax import Array
 
 from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN, judge
+from experiments.own_text import data_file
 from transformer_jax.config.model import ModelConfig
+from transformer_jax.errors import DataError
 from transformer_jax.files import read_json, write_atomically
 from transformer_jax.model.axes import unboxed
 from transformer_jax.model.interfaces import Place
@@ -54,6 +55,7 @@ from transformer_jax.model.layers.dropout import hashed
 from transformer_jax.model.sides.embeddings import Projection
 from transformer_jax.model.sides.transformer import TransformerEncoder
 from transformer_jax.reporting.page import Heading, Part, Table, Text, write_report
+from transformer_jax.text.lines import file_digest
 from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
 
 log = logging.getLogger("experiments.time_series")
@@ -155,11 +157,21 @@ class Series(NamedTuple):
 
 
 def read_series(path: Path) -> Series:
-    """The three parts of ETTh1; the last two begin with the hours of a window before them."""
-    with gzip.open(path, "rt") as file:
-        rows = [row[1:] for row in csv.reader(file)][1:]
-    hours = np.array(rows, np.float64)
+    """The three parts of ETTh1; the last two begin with the hours of a window before them.
+
+    Raises:
+      DataError: it is no such table.
+    """
+    try:
+        with gzip.open(path, "rt") as file:
+            hours = np.array([row[1:] for row in csv.reader(file)][1 : BORDERS[-1] + 1], np.float64)
+    except (OSError, EOFError, UnicodeDecodeError, ValueError) as error:
+        raise DataError(f"{path} is no gzip of a table with a date and numbers: {error}") from None
+    if hours.ndim < 2 or len(hours) < BORDERS[-1] or not np.isfinite(hours).all():
+        raise DataError(f"{path} has not {BORDERS[-1]:,} hours of numbers.")
     train = hours[: BORDERS[0]]
+    if not train.std(0).all():
+        raise DataError(f"{path} has a column that never changes.")
     scaled = ((hours - train.mean(0)) / train.std(0)).astype(np.float32)
     first, second, third = BORDERS
     return Series(scaled[:first], scaled[first - PAST : second], scaled[second - PAST : third])
@@ -226,12 +238,18 @@ def train(name: str, series: Series, rate: float, seed: int, order: np.ndarray) 
     return Trained(valid, error_of(predict, params, series.test, order), number)
 
 
+DATA = "sha256 of the series"  # in evidence.json
+
+
 class Kept:
     """What was measured so far, by the names of trainings, in a file; a second call goes on."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, data: str):
+        """Takes the file, and the SHA-256 of the series. Raises DataError: it has another's."""
         self.path = path
-        self.found: dict[str, list[float]] = read_json(path) if path.exists() else {}
+        self.found: dict[str, Any] = read_json(path) if path.exists() else {}
+        if self.found.setdefault(DATA, data) != data:
+            raise DataError(f"{path} was measured on another series. Give another --out.")
 
     def __call__(self, name: str, ask: Callable[[], Sequence[float]]) -> Trained:
         """What was found under a name, or is found now."""
@@ -348,8 +366,8 @@ def main() -> None:
     values = parse_experiment("time_series", __doc__ or "", FLAGS, takes_keys=False)
     out = Path(values["out"])
     if not values["report"]:
-        data = Path(environ.get("TRANSFORMER_JAX_DATA", "data"))
-        measure(read_series(data / "ett" / "ETTh1.csv.gz"), Kept(out / "evidence.json"))
+        file = data_file("ett", "ETTh1.csv.gz")
+        measure(read_series(file), Kept(out / "evidence.json", file_digest(file).hex()))
     page = write_report(out, "time_series", list(parts_of(read_json(out / "evidence.json"))))
     print((out / "table.md").read_text(), end="")
     log.info("%s", page)

@@ -226,6 +226,8 @@ evaluate RUN --src={tmp}/corpus --ref={tmp}/corpus/test.de
     {tmp}/corpus cannot be read: Is a directory
 evaluate RUN --src={tmp}/run/vocabulary.model --ref={tmp}/preset.py
     {tmp}/run/vocabulary.model, line | not UTF-8
+evaluate RUN --from=en --to=en | --from=en --to=en: name two different languages
+evaluate RUN --split=test:en-de --from=en --to=de | has a direction already: leave --from and --to
 evaluate RUN --examples=-3 | --examples=-3: give the number
 evaluate RUN --config.model.d_ff=3
     evaluate does not take --config.model.d_ff.
@@ -411,7 +413,7 @@ FILES: dict[tuple[str, str], list[tuple]] = {
         (lambda path: path.rename(f"{path}.gz"), "{file}.gz is not a whole gzip file"),
     ],
     ("corpus/train.en", "NEW"): [
-        (LATIN_1, "{file}, line 2: not UTF-8", "iconv -t UTF-8"),
+        (LATIN_1, "{file}, line 2: not UTF-8", "-t UTF-8"),
         (b"\n" * 300, "None of 300 pairs has a text of data.src='en'"),
         (edited(gzip.compress), "{file} is compressed by gzip: call it train.en.gz"),
         (gzipped, "{file}.gz is not a whole gzip file"),

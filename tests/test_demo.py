@@ -4,13 +4,13 @@ import sys
 
 import pytest
 
-from experiments import demo, figures
+from experiments import demo
 from tests import tiny_runs as runs
 from transformer_jax.text import built_in_corpus
 
 pytestmark = pytest.mark.slow("trains a demo")
 
-SMALL = {**figures.SMALL, "train.valid_every": 3}
+SMALL = {**runs.TINY_DEMO, "train.valid_every": 3}
 
 
 @pytest.fixture

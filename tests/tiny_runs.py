@@ -38,6 +38,24 @@ TINY: dict[str, Any] = {
     "decode.tokens_per_batch": 256,
     "decode.max_extra_length": 10,
 }
+# Changes to configs/demo.py for a run of a few steps.
+TINY_DEMO: dict[str, Any] = {
+    "data.pairs": 300,
+    "vocabulary.size": 400,
+    "model.num_layers": 1,
+    "model.d_model": 16,
+    "model.num_heads": 2,
+    "model.d_ff": 32,
+    "train.steps": 6,
+    "train.decay_steps": 6,
+    "train.warmup_steps": 2,
+    "train.tokens_per_batch": 400,
+    "decode.tokens_per_batch": 256,
+    "train.log_every": 2,
+    "train.valid_every": 6,
+    "train.checkpoint_every": 6,
+    "decode.max_extra_length": 10,
+}
 TIMINGS = ("source_tokens_per_second", "target_tokens_per_second", "mfu")
 
 

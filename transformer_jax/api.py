@@ -242,7 +242,7 @@ class Run:
         self.loaded.translating()
         if (sources is None) != (references is None):
             raise ConfigError("sources and references belong together: give both or neither.")
-        data = self.config.data
+        data, text = self.config.data, "" if references else split
         if sources is None or references is None:
             run = RunFolder(self.loaded.folders[0])
             if not isinstance(split, str):
@@ -255,10 +255,12 @@ class Run:
             pairs = pairs_of_split(self.config, split, run)
             sources, references = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
             if data.src_kind != "text":
-                sources = [name and os.path.join(data.path or "", name) for name in sources]
+                names = map(str.strip, sources)
+                sources = [name and os.path.join(data.path or "", name) for name in names]
         given, wanted = _paired(sources, references)
         is_read = data.src_kind != "text"
-        return score(self.translate(given), wanted, *data.between(split), is_read=is_read)
+        languages = data.between(text, self.config.decode.to)
+        return score(self.translate(given), wanted, *languages, is_read=is_read)
 
     @_in_python_s_words
     def logits(self, sources: Sequence[str], targets: Sequence[str]) -> list[PairLogits]:

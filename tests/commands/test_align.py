@@ -110,4 +110,19 @@ def test_layers_are_counted_from_1_and_the_watched_one_is_the_default():
 def test_words_that_the_vocabulary_spells_otherwise_are_counted(tmp_path, caplog):
     text = ["a\u00a0b c"]
     align(str(runs.trained_run()), **written(tmp_path, src=text, tgt=text))
-    assert "1 lines have more words" in caplog.text
+    assert "1 lines have other words" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("words", "of_line", "want"),
+    [
+        ("The man sleeps.", "The man sleeps.", False),
+        ("The man sleeps.", "The \u200b man sleeps.", True),
+        ("The man", "The man \u200b", False),
+        ("The man sle", "The man sleeps well.", False),  # it was cut
+        ("a b c", "a\u00a0b c", True),
+        ("", "", False),
+    ],
+)
+def test_a_word_s_number_is_that_in_the_line_or_a_warning_says_so(words, of_line, want):
+    assert command.is_renumbered(words.split(" "), of_line.split(" ")) is want

@@ -27,6 +27,7 @@ from experiments.time_series import (
     verdicts,
     windows,
 )
+from transformer_jax.errors import DataError
 from transformer_jax.model.axes import unboxed
 
 
@@ -131,5 +132,25 @@ def test_what_was_measured_is_not_measured_again(tmp_path):
         asked.append(1)
         return np.float32(0.5), 0.25, 150
 
-    assert Kept(path)("a", ask) == Kept(path)("a", ask) == (0.5, 0.25, 150)
+    assert Kept(path, "ab")("a", ask) == Kept(path, "ab")("a", ask) == (0.5, 0.25, 150)
     assert len(asked) == 1
+    with pytest.raises(DataError, match="was measured on another series"):
+        Kept(path, "cd")
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("x,1\n" * 14_399, "has not 14,400 hours"),
+        ("x,1\n" * 14_400, "a column that never changes"),
+        ("x,nan\n" * 14_400, "has not 14,400 hours of numbers"),
+        ("x,one\n" * 3, "is no gzip of a table"),
+        ("", "has not 14,400 hours"),
+        (None, "is no gzip of a table"),
+    ],
+)
+def test_another_file_is_refused(rows, message, tmp_path):
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(b"date,a" if rows is None else gzip.compress(f"date,a\n{rows}".encode()))
+    with pytest.raises(DataError, match=message):
+        read_series(path)

@@ -14,7 +14,6 @@ import jax
 import pytest
 import submitit  # noqa: F401  (when imported, it closes absl's handler, and a test's stderr with it)
 
-from experiments.figures import SMALL
 from tests import tiny_runs as runs
 from tests.tables.test_statistics import line
 from transformer_jax.errors import ConfigError, DataError, RunError
@@ -29,7 +28,7 @@ from transformer_jax.tables.results import Record, counts, read_results, write_r
 
 ROOT = Path(__file__).parent.parent.parent
 TINY = {
-    **SMALL,
+    **runs.TINY_DEMO,
     "train.steps": 4,
     "train.decay_steps": 4,
     "train.valid_every": 2,

@@ -62,7 +62,7 @@ def test_digests_beside_the_claims_evidence_are_those_of_their_rows(monkeypatch)
 def test_results_depend_on_search_but_for_its_batches_and_on_the_number_of_steps():
     search = {name for name in KEYS if name.startswith("decode.")}
     assert search - COUNTED == {"decode.max_length", "decode.tokens_per_batch"}
-    assert COUNTED - search == {"train.steps", "train.init_from"}
+    assert COUNTED - search == {"train.steps", "train.init_from", "train.teacher"}
 
 
 @pytest.mark.parametrize("name", KEYS)

@@ -214,7 +214,7 @@ def test_a_plain_and_a_compressed_file_of_one_stem_are_refused(folder):
         (
             {},
             "zzz",
-            ["zzz.en: no such file", ".en: a, b, short. Name", "--config.data.train"],
+            ["zzz.en: no such file", ".en: a, b, short. Name", "data.train"],
         ),
         ({"tgt": "fr"}, "a", ["a.fr: no such file", "nor a.fr.gz", ".de .en. Name other suffixes"]),
         ({}, "a@back-up", ["a@back-up.en: no such file", "a TAG has letters, digits"]),

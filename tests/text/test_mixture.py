@@ -168,6 +168,15 @@ def test_decode_to_names_the_target_of_a_run_without_directions():
     assert data.between() == ("en", "mul") and data.between("", "zh") == ("en", "zh")
 
 
+def test_the_languages_of_a_split_are_those_of_its_texts():
+    ways = ("en-de", "de-en", "en-fr")
+    data = dataclasses.replace(runs.tiny_config().data, directions=ways, test=("test:en-fr",))
+    assert data.between("test") == ("en", "fr") and data.between("valid") == ("en+de", "de+en+fr")
+    both = dataclasses.replace(data, test=("test:en-fr", "test:en-de"))
+    assert both.between("test") == ("en", "fr+de")
+    assert dataclasses.replace(data, test=("test",)).between("test", "de") == ("en", "de")
+
+
 def test_lines_with_a_code_of_their_own_are_warned_of(folder, caplog):
     def warned() -> list[str]:
         corpus = corpus_of(folder, "a", directions=("en-de", "fr-en"))

@@ -176,3 +176,20 @@ def test_without_weights_an_epoch_is_the_plan():
     slots = np.random.default_rng(0).permutation(len(plan))
     assert plan.epoch_rows == len(plan)
     np.testing.assert_array_equal(plan.rows_of_epoch(7, slots), slots)
+
+
+@pytest.mark.parametrize("weight", [0.1, 0.5, 1.5, 2.0])
+def test_a_text_of_one_row_is_seen_as_often_as_its_weight_says(weight):
+    """It has a row in some epochs only; in the others a row of the large text takes its slot."""
+    src, tgt = (np.full(204, 12) for _ in range(2))
+    weights = np.repeat([1.0, weight], [200, 4])
+    plan = plan_rows(src, tgt, 64, 64, 0, weights=weights)
+    small = {row for row, own in enumerate(rows_of(plan)) if max(own) >= 200}
+    assert len(small) == 1
+    slots = np.random.default_rng(0).permutation(plan.epoch_rows)
+    seen = np.concatenate([plan.rows_of_epoch(epoch, slots) for epoch in range(20)])
+    times = np.bincount(seen, minlength=len(plan))
+    assert times[[*small]] == 20 * weight
+    large = np.delete(times, [*small])
+    assert large.max() - large.min() <= 1 and large.min() >= 20
+    assert times.sum() == 20 * plan.epoch_rows

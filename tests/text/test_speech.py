@@ -87,7 +87,7 @@ def test_missing_frames_are_0_and_channels_are_averaged(tmp_path):
 def test_what_cannot_be_read_says_why(tmp_path):
     path = tmp_path / "a.wav"
     soundfile.write(path, noise(0.1), 44_100)
-    with pytest.raises(DataError, match="44100 samples a second, and data.sample_rate=8000"):
+    with pytest.raises(DataError, match="44100 samples .* and the run's data.sample_rate=8000"):
         read_recording(path, DATA)
     soundfile.write(path, noise(0), RATE)
     with pytest.raises(DataError, match="the recording is empty"):
@@ -100,6 +100,13 @@ def test_what_cannot_be_read_says_why(tmp_path):
     path.write_bytes(whole[:-100])
     with pytest.raises(DataError, match="it is cut off"):
         read_recording(path, DATA)
+    for length, why in ((10_000, "more samples than it has"), (0, "it was not closed")):
+        path.write_bytes(whole[:40] + length.to_bytes(4, "little") + whole[44:])
+        with pytest.raises(DataError, match=why):
+            read_recording(path, DATA)
+    soundfile.write(tmp_path / "a.aiff", noise(0.1), RATE)
+    with pytest.raises(DataError, match="it is AIFF: convert it to WAV or FLAC"):
+        read_recording(tmp_path / "a.aiff", DATA)
     for size in (0xFFFFFFFF, 0x7FFFF024, 0):  # as programs write it into a pipe
         path.write_bytes(whole[:4] + size.to_bytes(4, "little") + whole[8:])
         assert len(read_recording(path, DATA))

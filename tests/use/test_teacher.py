@@ -86,5 +86,8 @@ def test_a_teacher_of_other_subwords_or_sources_is_refused(tmp_path, capsys):
     data = load_data(config, RunFolder(tmp_path / "b"))
     with pytest.raises(Exception, match="reads another source than this run"):
         with_teacher(data, with_values(config, {"model.sources": 2}), RunFolder(tmp_path / "b"))
+    ways = {"data__src": "de", "data__tgt": "en"}
+    assert runs.train(tmp_path / "d", **settings, **ways) == 2
+    assert "translates en→de, and this run de→en" in capsys.readouterr().err
     assert runs.train(tmp_path / "c", train__teacher=tmp_path) == 2
     assert "holds no run" in capsys.readouterr().err

@@ -74,16 +74,22 @@ def align(
         sides = (found.src_words, found.tgt_words)
         texts = split_codes(pair.src, run.loaded.vocabulary.codes)[1], pair.tgt
         changed += any(
-            len(words) > len(words_of(line)) for words, line in zip(sides, texts, strict=True)
+            is_renumbered(words, words_of(line)) for words, line in zip(sides, texts, strict=True)
         )
     if right is not None:
         rates = " ".join(f"{rate:.3f}" for rate in error_rate(means, right))
         log.info("alignment error rate of layers 1 to %d: %s", len(means[0]), rates)
     if changed:
         log.warning(
-            "%d lines have more words after the vocabulary's normalization; links count these",
+            "%d lines have other words after the vocabulary's normalization; links count these",
             changed,
         )
+
+
+def is_renumbered(words: Sequence[str], of_line: Sequence[str]) -> bool:
+    """Whether a word's number is another one in the line; the end of a long line may be cut off."""
+    fewer = len(words) < len(of_line) and [*words[:-1]] != [*of_line[: len(words)]][:-1]
+    return len(words) > len(of_line) or fewer
 
 
 def _aligned(run: Run, pairs: TextPairs) -> Iterator[tuple[Pair, WordAlignment]]:

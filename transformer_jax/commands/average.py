@@ -34,6 +34,8 @@ def average(workdir: str, last: int = 5) -> Path:
     run = RunFolder(workdir)
     run.check_name()
     config = run.read_config()
+    if run.is_imported:
+        raise RunError(f"{run.path} has one checkpoint only: it was not trained here.")
     vocabulary = load_vocabulary(run.vocabulary_file)
     like = abstract_params(make_model(config.model, vocabulary.sizes))
     steps = _last_steps(run, last, config.train.keep_last)

@@ -151,6 +151,10 @@ def _directed(
         return split, overrides
     if source is None or target is None:
         raise ConfigError("--from and --to belong together: the direction of a split.")
+    if source == target:
+        raise ConfigError(f"--from={source} --to={target}: name two different languages.")
+    if ":" in split:
+        raise ConfigError(f"--split={split} has a direction already: leave --from and --to out.")
     others = {key: value for key, value in overrides.items() if key != "decode.to"}
     return f"{split}:{source}-{target}", others
 

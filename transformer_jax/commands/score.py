@@ -85,7 +85,9 @@ def _print_accuracy(files: Sequence[TextPairs], found: Sequence[Iterable[Forced]
         best = max(one.score for one in wrong)
         right, at_least = right + (own.score > best), at_least + (own.score >= best)
         count += 1
-    print(f"{right / max(count, 1):.4f}\t{right}\t{count}")
+    if not count:
+        raise DataError("--contrastive: all lines are blank.")
+    print(f"{right / count:.4f}\t{right}\t{count}")
     if ties := at_least - right:
         log.warning("%d lines have equal scores, which count as wrong", ties)
 

@@ -247,10 +247,8 @@ def _sources(config: Config) -> Iterator[str]:
     for name, reason in reasons.items():
         value = value_at(config, name)
         if len(data.sources) != 1 and value != KEYS[name].default:
-            yield (
-                f"data.src={data.src!r} and {name}={value} do not go together: "
-                f"{reason}. Leave one of them out."
-            )
+            several = f"data.context={data.context}" if data.context else f"data.src={data.src!r}"
+            yield f"{several} and {name}={value} do not go together: {reason}. Leave one out."
 
 
 def _schedule(train: TrainConfig) -> Iterator[str]:

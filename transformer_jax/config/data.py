@@ -280,10 +280,11 @@ class DataConfig:
         return bool(self.directions) or self.temperature != 1 or not plain
 
     def between(self, text: str = "", to: str | None = None) -> tuple[str, str]:
-        """Source and target language of a text, or of all (into `to`), joined by "+"."""
-        given = Text.of(text).direction
+        """Source and target language of a split or text, or of all (into `to`), joined by "+"."""
+        texts = getattr(self, text) if text in ("train", "valid", "test") else (text,)
+        given = list(filter(None, (Text.of(one).direction for one in texts)))
         into = [one for one in self.directions if one.endswith(f"-{to}")]
-        directions = [given] if given else into or self.directions
+        directions = given if given and len(given) == len(texts) else into or self.directions
         if not directions:
             return self.src, to or self.tgt
         src, tgt = zip(*(one.split("-") for one in directions), strict=True)
@@ -387,7 +388,7 @@ class DataConfig:
             yield "a tag begins a source line of text, and there is none. Leave it out."
         if text.tag and split != "train" and code(text.tag) not in self.codes:
             yield f"no text of data.train has the tag {text.tag}, so the model does not know it."
-        if text.tag in self.targets:
+        if text.tag and text.tag in self.targets:
             yield f"the tag {text.tag} is also a target language. Give it another name."
         if text.direction and not self.directions:
             yield f"name its direction in data.directions too: {text.direction}."

@@ -21,8 +21,8 @@ def known_key(name: str) -> Key:
         raise ConfigError(f"{name} is a section of the config. Name a key in it: {keys_in(name)}.")
     if name in OLD_KEYS:
         raise ConfigError(f"{name} is now {' and '.join(OLD_KEYS[name].replaced_by)}.")
-    is_last = any(f".{key}".endswith(f".{name}") for key in KEYS)
-    sections = [] if is_last else difflib.get_close_matches(name, SECTIONS, n=1, cutoff=0.75)
+    is_key = "." in name or any(f".{key}".endswith(f".{name}") for key in KEYS)
+    sections = [] if is_key else difflib.get_close_matches(name, SECTIONS, n=1, cutoff=0.75)
     near = sections[0] if sections else nearest_key(name)
     section = name.split(".")[0] if name.split(".")[0] in SECTIONS else ""
     suggestion = f"Did you mean {near}?" if near else f"Known keys: {keys_in(section)}."

@@ -290,5 +290,5 @@ def _is_quiet(stream: io.BufferedIOBase) -> bool:
 def _not_utf8(number: int, error: UnicodeDecodeError) -> DataError:
     return DataError(
         f"standard input, line {number}: not UTF-8 ({error.reason}). "
-        "Convert it, for example with iconv -t UTF-8."
+        "Convert it, for example with iconv -f LATIN1 -t UTF-8, or UTF-16 in place of LATIN1."
     )

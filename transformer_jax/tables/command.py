@@ -79,7 +79,8 @@ FLAGS = [
 ]
 # They do not change the table.
 NO_CHANGE = {"runs", "out", "report", "jobs", "rows", "seeds", "pack"}
-MODES = ("list", "print", "dry_run", "pack", "merge", "report")  # each in place of running
+READ_ONLY = ("list", "print", "merge", "report")  # modes that need nothing prepared
+MODES = (*READ_ONLY, "dry_run", "pack")  # each in place of running
 
 
 def main(experiment: Experiment) -> int:
@@ -92,8 +93,7 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
     """Does what the flags ask for.
 
     Args:
-      experiment: the table.
-      values: the values of FLAGS; None: those of the command line.
+      experiment, values: the table, and the values of FLAGS; None: those of the command line.
 
     Raises:
       UserError: a flag is invalid, a recorded line belongs to another config, or a run failed.
@@ -116,13 +116,14 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
     if values["packed"]:
         plan, jobs = unpack(Path(values["packed"]), runs / "packed", jobs, output)
     if values["merge"]:
-        asked = " ".join(f"--{name}={values[name]}" for name in ("rows", "seeds") if values[name])
-        merge(Path(values["merge"]), jobs, output, minutes, asked)
+        _merge(jobs, values, output)
     unpaced, jobs = jobs, with_paces(jobs, output.paces, minutes)
     lines = read_results(output.results)
     _check_times(lines, jobs, output, minutes)
     done = finished(lines, jobs)
     missing = [job for job in jobs if (job.row, job.seed) not in done]
+    if experiment.prepare and missing and not any(values[mode] for mode in READ_ONLY):
+        experiment.prepare()
     if values["pack"]:
         left = [job for job in unpaced if (job.row, job.seed) not in done]
         check_texts(output.folder, lines, _table(experiment, values, output, runs), left)
@@ -195,6 +196,11 @@ def _of_pack(experiment: Experiment, values: dict[str, Any]) -> dict[str, Any]:
         if values[name] not in (None, value):
             raise ConfigError(f"--{name}: the pack has its own. Leave it out with --packed.")
     return {**values, **own, "overrides": {**plan.overrides, **values["overrides"]}}
+
+
+def _merge(jobs: Sequence[Job], values: dict[str, Any], output: Output) -> None:
+    asked = " ".join(f"--{name}={values[name]}" for name in ("rows", "seeds") if values[name])
+    merge(Path(values["merge"]), jobs, output, values["minutes"], asked)
 
 
 def _report(experiment: Experiment, values: dict[str, Any], output: Output, runs: Path) -> None:

@@ -80,6 +80,8 @@ class Experiment(NamedTuple):
     # Makes the findings above the table from the folder of the results and the runs, whose folders
     # may have been deleted.
     findings: Callable[[Path, Sequence["Job"]], Sequence[Part]] | None = None
+    # Makes what the runs read, such as their text, if it is not there; called before they begin.
+    prepare: Callable[[], None] | None = None
 
     def shown(self, scale: str) -> tuple[str, ...]:
         """Rows of the table at a scale, in order."""

@@ -25,9 +25,7 @@ from transformer_jax.text.pharaoh import AlignedLines
 from transformer_jax.text.tfds_corpus import TfdsCorpus
 
 log = logging.getLogger(__name__)
-OTHER_STEMS = (
-    "Name other stems with --config.data.train, --config.data.valid or --config.data.test."
-)
+OTHER_STEMS = "Name other stems: data.train, data.valid or data.test, or --split of `evaluate`."
 FORMS = (
     "A text is called STEM:SRC-TGT@TAG*WEIGHT, or less of it in this order: a TAG has letters, "
     "digits and _, and a WEIGHT is a number such as 2 or 0.5. Some pairs: STEM[100:200]."
@@ -119,7 +117,9 @@ class TextCorpus(FolderCorpus):
             starts = starts_by_blanks(pairs)
             if not starts.any():
                 log.warning(
-                    "%s has neither %s.doc nor blank lines: it is one document", self.folder, stem
+                    "%s has neither %s.doc nor lines blank on both sides: it is one document",
+                    self.folder,
+                    stem,
                 )
         else:
             starts = starts_by_name(TextLines(names), pairs, str(names))
@@ -185,7 +185,8 @@ class TextCorpus(FolderCorpus):
         if set(":@*[") & set(Path(name).stem):
             fix = FORMS
         elif there.startswith("suffixes there: .") and fix == OTHER_STEMS:
-            fix = "Name other suffixes with --config.data.src or --config.data.tgt."
+            key = "data.directions" if self.data.directions else "data.src or data.tgt"
+            fix = f"Name other suffixes, as with {key}."
         raise DataError(f"{self.folder / name}: no such file, nor {name}.gz; {there}. {fix}")
 
     def _there(self, missing: str) -> str:

@@ -77,7 +77,7 @@ def check_utf8(buffer: Buffer, starts: np.ndarray, name: str) -> None:
             line = np.searchsorted(starts, starts[first] + error.start, side="right")
             raise DataError(
                 f"{name}, line {line}: not UTF-8 ({error.reason}). Convert it, for example with "
-                f"iconv -t UTF-8."
+                f"iconv -f LATIN1 -t UTF-8, or UTF-16 in place of LATIN1; only .gz is decompressed."
             ) from None
 
 

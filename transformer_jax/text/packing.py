@@ -9,8 +9,10 @@ target that fits. Packing P pairs into R rows costs O(P) draws and at worst O(R 
 lookups; in practice each row needs only a few.
 """
 
+import math
 from array import array
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +24,8 @@ SOURCE_MULTIPLE = 8  # the source row length is a multiple of 8, which matrix un
 # Measured: with 1, padding grows by 0.6 to 0.8 % when pairs are short compared with the row; with
 # 3.5, it grows by 1.3 to 2.2 % when pairs are long.
 FITTED_PAIRS = 2.0
+ROUNDED = 0.05  # share of a group's rows by which an epoch may have more or fewer
+EPOCHS = 10_000  # after so many at most, a group has had a whole number of rows
 PLAN_STREAM = 1  # keeps the plan's random numbers apart from those of the epochs
 
 
@@ -37,7 +41,12 @@ class Group(NamedTuple):
     """Rows of pairs of equal weight."""
 
     rows: int
-    in_epoch: int  # how many of them an epoch has: weight times rows, at least 1
+    in_epoch: Fraction  # how many of them an epoch has: weight times rows
+
+    @property
+    def slots(self) -> int:
+        """Its slots in an epoch: those that it does not need belong to the largest group."""
+        return math.ceil(self.in_epoch)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,20 +69,34 @@ class RowPlan:
     @property
     def epoch_rows(self) -> int:
         """The rows of an epoch: all of them, if every pair has the weight 1."""
-        return sum(group.in_epoch for group in self.groups)
+        return sum(group.slots for group in self.groups)
 
     def rows_of_epoch(self, epoch: int, slots: np.ndarray) -> np.ndarray:
         """The rows [n] in some of an epoch's slots, 0 <= slot < epoch_rows: int64 [n].
 
         A group's rows take turns: an epoch goes on where the one before it ended, so that after
-        any number of epochs each row of a group was seen equally often, or once more.
+        any number of epochs each row of a group was seen equally often, or once more. A group
+        that has half a row in an epoch has a row in every second one.
         """
         found = np.empty(len(slots), np.int64)
-        slot = row = 0
-        for rows, in_epoch in self.groups:
-            own = (slots >= slot) & (slots < slot + in_epoch)
-            found[own] = row + (epoch * in_epoch + slots[own] - slot) % rows
-            slot, row = slot + in_epoch, row + rows
+        before = [int(epoch * group.in_epoch) for group in self.groups]  # rows in earlier epochs
+        after = [int((epoch + 1) * group.in_epoch) for group in self.groups]
+        sizes = [group.slots for group in self.groups]
+        largest = int(np.argmax(sizes))
+        before[largest] += epoch * self.epoch_rows - sum(before)
+        after[largest] = before[largest] + sizes[largest]
+        starts = np.cumsum([0, *(group.rows for group in self.groups)])
+        more = after[largest]
+        slot = 0
+        for number, size in enumerate(sizes):
+            turn = before[number] + slots - slot
+            own = (slots >= slot) & (turn < after[number])
+            found[own] = starts[number] + turn[own] % self.groups[number].rows
+            spare = (turn >= after[number]) & (slots < slot + size)
+            turn += more - after[number]
+            found[spare] = starts[largest] + turn[spare] % self.groups[largest].rows
+            more += size - (after[number] - before[number])
+            slot += size
         return found
 
     @property
@@ -191,7 +214,7 @@ def plan_rows(
         orders.append(own[order])
         starts.append(starts[-1][-1] + row_starts[1:])
         rows = len(row_starts) - 1
-        groups.append(Group(rows, max(1, round(weight * rows))))
+        groups.append(Group(rows, _in_epoch(float(weight) * rows)))
     return RowPlan(
         pair_order=np.concatenate(orders),
         row_starts=np.concatenate(starts),
@@ -203,6 +226,13 @@ def plan_rows(
         empty=empty,
         groups=tuple(groups),
     )
+
+
+def _in_epoch(rows: float) -> Fraction:
+    """A number of rows, which is a whole one if that is near."""
+    whole = Fraction(round(rows))
+    near = abs(whole - rows) <= ROUNDED * rows
+    return whole if near else Fraction(rows).limit_denominator(EPOCHS)
 
 
 def _pack(

@@ -13,6 +13,7 @@ from transformer_jax.text.batches import Packed
 WINDOW, STEP = 0.025, 0.010  # seconds
 LEAST_POWER = 1e-10  # where nothing is heard
 MASKS, MASKED_SHARE = 2, 0.2  # ranges of each kind; frames of one, as a share of the recording
+FORMATS = ("WAV", "WAVEX", "FLAC", "OGG", "MP3")  # of others nobody checks whether they are whole
 OF_A_PIPE = 0x7FFFF000  # bytes; a header names at least this many if the length was not known
 MASK_STREAM = 3  # keeps the masks' random numbers apart from those of the plan and the epochs
 
@@ -32,11 +33,13 @@ def read_recording(path: Path, data: DataConfig) -> np.ndarray:
             "data.src_kind='speech' needs soundfile: pip install soundfile."
         ) from None
     try:
+        if (kind := soundfile.info(path).format) not in FORMATS:
+            raise DataError(f"it is {kind}: convert it to WAV or FLAC.")
         samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
     except (soundfile.SoundFileError, TypeError) as error:  # TypeError: a name that means raw data
         raise DataError(f"not a recording that can be read ({error}).") from None
-    if _is_cut(path):
-        raise DataError("it is cut off: its header names more bytes than it has.")
+    if lacking := _missing(path):
+        raise DataError(lacking)
     if rate != data.sample_rate:
         raise DataError(
             f"{rate} samples a second, and the run's data.sample_rate={data.sample_rate}. Convert "
@@ -52,12 +55,24 @@ def read_recording(path: Path, data: DataConfig) -> np.ndarray:
     return frames.reshape(-1, data.stacked_frames * data.mel_bands)
 
 
-def _is_cut(path: Path) -> bool:
-    """Whether a WAV file is shorter than its header says; one of a pipe does not say."""
+def _missing(path: Path) -> str:
+    """What a WAV file lacks of what its header names; one of a pipe does not name its length."""
+    size, at = path.stat().st_size, 12
     with path.open("rb") as file:
-        head = file.read(8)
-    named = int.from_bytes(head[4:], "little")
-    return head[:4] == b"RIFF" and path.stat().st_size < named + 8 < OF_A_PIPE
+        if file.read(4) != b"RIFF":
+            return ""
+        named = int.from_bytes(file.read(4), "little")
+        if size < named + 8 < OF_A_PIPE:
+            return "it is cut off: its header names more bytes than it has."
+        while at + 8 <= size:
+            file.seek(at)
+            name, length = file.read(4), int.from_bytes(file.read(4), "little")
+            at += 8 + length + length % 2
+            if name == b"data" and size < at - length % 2 < OF_A_PIPE:
+                return "it is cut off: its header names more samples than it has."
+            if name == b"data" and not length and size > at:
+                return "its header names no samples, and there is more: it was not closed."
+    return ""
 
 
 def log_mel(samples: np.ndarray, rate: int, bands: int) -> np.ndarray:

@@ -135,6 +135,7 @@ def load_model(
     check_n_best(n_best, config.decode)
     keep_compiled_programs()
     vocabulary = _common_vocabulary(runs)
+    _name_codes(vocabulary, config)
     mesh = decoding_mesh(config.mesh)
     loaded = [
         _load_member(run, own.model, checkpoint, vocabulary.sizes, mesh)
@@ -145,9 +146,7 @@ def load_model(
     model = models[0] if len(models) == 1 else Ensemble(models)
     held = params[0] if len(models) == 1 else Ensemble.joined(params)
     folders = tuple(str(run.path) for run in runs)
-    method = config.decode.method
-    searched = f"beam {config.decode.beam_size}" if method == "beam" else method
-    log.info("%s, checkpoint %s, %s", " + ".join(folders), name, searched)
+    _log_loaded(folders, name, config.decode)
     banned = banned_ids(config.decode, vocabulary)
     translator = Translator(model, held, config.decode, mesh, n_best, banned)
     return LoadedModel(config, vocabulary, translator, name, folders)
@@ -179,6 +178,18 @@ def _check_searched(run: RunFolder, config: Config, decode: DecodeConfig, first:
         check(dataclasses.replace(config, decode=decode), ["decode.wait_k"])
     except ConfigError as error:
         raise ConfigError(f"{run.path} cannot be searched like the first run: {error}") from None
+
+
+def _log_loaded(folders: Sequence[str], name: str, decode: DecodeConfig) -> None:
+    searched = f"beam {decode.beam_size}" if decode.method == "beam" else decode.method
+    log.info("%s, checkpoint %s, %s", " + ".join(folders), name, searched)
+
+
+def _name_codes(vocabulary: Vocabulary, config: Config) -> None:
+    """Logs the target languages of an imported model, unless one is chosen."""
+    if vocabulary.codes and not config.data.codes and config.decode.to is None:
+        codes = ", ".join(sorted(vocabulary.codes))
+        log.info("lines may begin with the code of a target language, as with --to: %.200s", codes)
 
 
 def _load_member(

@@ -83,11 +83,18 @@ def _check_reads_the_same(teacher: LoadedModel, data: TrainingData, config: Conf
             "predicts for each subword. Leave train.init_from out, and choose a new --workdir: "
             "the run then takes the teacher's vocabulary."
         )
-    own = config.model.sources if config.data.src else 0, how_read(config.data)
-    if own != (teacher.model.sources, how_read(teacher.config.data)):
+    own, its = config.data, teacher.config.data
+    sources = config.model.sources if own.src else 0
+    if (sources, how_read(own), own.context) != (teacher.model.sources, how_read(its), its.context):
         raise ConfigError(
             f"train.teacher={folder} reads another source than this run: see model.sources, "
-            "model.encoder and data.src_kind."
+            "model.encoder, data.context and data.src_kind."
+        )
+    ways, known = ({*data.directions} or {f"{data.src}-{data.tgt}", ""} for data in (own, its))
+    if not ways <= known:
+        raise ConfigError(
+            f"train.teacher={folder} translates {its.direction}, and this run {own.direction}: a "
+            "teacher of several directions needs data.directions here too."
         )
 
 
