@@ -174,6 +174,11 @@ def test_a_flag_comes_before_the_language_that_the_tokenizer_names(tmp_path):
     assert (data.src, data.tgt) == ("en", "deu")
 
 
+def test_an_imported_run_has_nothing_to_average(capsys):
+    assert runs.command("average", f"--workdir={imported('one')}") == 2
+    assert "has one checkpoint only: it was not trained here" in capsys.readouterr().err
+
+
 def test_the_codes_of_target_languages_are_named(tmp_path, caplog):
     flags = (f"--from={opus_folder('one')}", f"--workdir={tmp_path / 'run'}", "--src=en")
     assert runs.command("import", *flags, "--tgt=de") == 0

@@ -79,6 +79,10 @@ def test_contrastive_files_count_the_lines_with_a_likelier_translation(tmp_path,
     given = f"--src={ended['src']}", f"--tgt={ended['tgt']}", f"--contrastive={ended['bad']}"
     assert runs.command("score", flags[0], *given) == 0
     assert capsys.readouterr().out.endswith(f"\t{len(src)}\n")
+    blank = runs.write_lines(tmp_path / "blank", [""])
+    blanks = [f"--{name}={blank}" for name in ("src", "tgt", "contrastive")]
+    assert runs.command("score", flags[0], *blanks) == 2
+    assert "--contrastive: all lines are blank" in capsys.readouterr().err
     short = runs.write_lines(tmp_path / "short", right[:3])
     assert runs.command("score", *flags, f"--contrastive={short}") == 2
 

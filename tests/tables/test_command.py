@@ -110,6 +110,19 @@ def test_rows_run_once_failures_do_not_stop_others_and_the_report_is_made_again(
     assert [text.split()[3] for text in commands if text[0] != "#"] == ["train", "evaluate"]
 
 
+def test_what_runs_read_is_made_before_they_begin_and_not_to_list_them(call, monkeypatch):
+    def prepare() -> None:
+        raise DataError("the text is not there")
+
+    monkeypatch.setitem(globals(), "EXPERIMENT", EXPERIMENT._replace(prepare=prepare))
+    for flags in ([], ["--dry_run"]):
+        with pytest.raises(DataError, match="the text is not there"):
+            call(*flags)
+    assert "4 heads" in call("--list")
+    with pytest.raises(ConfigError, match="--seeds=a"):
+        call("--seeds=a")
+
+
 def test_a_report_is_of_every_recorded_seed_and_in_the_rows_order(call, tmp_path, monkeypatch):
     seen = []
     found = EXPERIMENT._replace(findings=lambda _, jobs: seen.extend(jobs) or [])

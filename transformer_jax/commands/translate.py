@@ -159,16 +159,11 @@ def _interpret(loaded: LoadedModel, stdin: io.BufferedIOBase, stdout: BinaryIO) 
     translator = loaded.line_translator()
     interpreter = LineInterpreter(translator)
     log.info("ready to translate, with k=%d", interpreter.interpreter.k)
-    has_text = is_written = False
     for text, is_end in line_parts(stdin):
-        has_text |= bool(text.strip())
         for more in interpreter.feed(text, is_end):
-            is_written |= bool(more.strip())
             stdout.write(more.encode())
             stdout.flush()
         if is_end:
-            translator.empty += has_text and not is_written
-            has_text = is_written = False
             stdout.write(b"\n")
             stdout.flush()
     translator.warn_of_cut()

@@ -252,7 +252,9 @@ class LineInterpreter:
         if is_end:
             # Before the end, bytes that are not a whole character may become one with later bytes.
             yield from self._more(self.lines.text(self.ids))
-            self.lines.cut += len(self.source.given) >= self.lines.longest
+            count = len(self.source.given)
+            self.lines.cut += count >= self.lines.longest
+            self.lines.empty += count > 0 and not self.text.strip()
             self.interpreter.begin()
             self._begin()
 
