@@ -1,0 +1,176 @@
+"""Which heads of attention can go: by their importance, at random, or the most important first.
+
+    python -m experiments.pruning --scale=small
+
+The question: how many heads does a trained model need, and does the gradient of its loss tell which
+(Michel et al. 2019)? And which heads stay: those that align words, those that look at a neighbour?
+
+The row is a model of 2 + 2 layers with 8 heads of 16 in each of its 6 attentions, trained on the
+short demo's corpus. Then a quarter, a half and three quarters of the heads of each attention are
+closed, without further training: the least important by the mean |dL/dg| of 200 validation pairs
+(`transformer-jax prune`), as many at random (the mean of two draws), or the most important, which
+is the control that must fail. Greedy BLEU on 500 test pairs. A head's error is its alignment error
+rate against the gold links; its neighbour share is the largest mean weight at one distance, of at
+most 2.
+
+The rules, written before the runs; all are about differences over seeds, by Student's t, p < 0.05.
+"Importance tells" holds for a share if BLEU is higher than with random heads, and does not if it is
+lower. "They can go" holds if BLEU falls by less than 1, and does not if by more. The control must
+lose more than random heads. "Aligning heads stay" holds if, of half the heads, those of
+encoder-decoder attention that stay have a lower mean error than those that go, and does not if a
+higher one; "neighbours stay" is the same of self-attention's neighbour share, if higher.
+"""
+
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.evidence import Evidence, Found, of_jobs, of_seeds
+from experiments.judging import Column, at, judged, means
+from experiments.short_demo import SHORT_DEMO
+from experiments.translations import bleu, pairs_of_test
+from transformer_jax.reporting.page import Heading, Part, Table
+from transformer_jax.tables.command import main
+from transformer_jax.tables.experiment import Experiment, Job
+
+HEADS, ROW = 8, "8 heads"
+GONE = {"a quarter": 2, "half": 4, "three quarters": 6}  # heads of each attention
+LEAST, RANDOM, MOST = "least important", "random", "most important"
+WHOLE, ERRORS, NEIGHBOURS = "all heads", "alignment errors", "neighbour shares"
+PAIRS, CHOSEN_BY, LOOKED_AT = 500, 200, 50
+DRAWS, FAR, LITTLE = 2, 2, 1.0
+Scores = Mapping[str, np.ndarray]  # of each head, by attention
+
+
+def closed(scores: Scores, gone: int) -> dict[str, np.ndarray]:
+    """Gates: 0 for the heads with the lowest scores of each attention, else 1."""
+    return {name: (own.argsort().argsort() >= gone).astype(float) for name, own in scores.items()}
+
+
+def translated(run: Any, gates: Mapping[str, np.ndarray], sources: Sequence[str]) -> list[str]:
+    """Translations by the run's model with these gates."""
+    from transformer_jax.api import Run
+    from transformer_jax.decoding.translator import Translator
+    from transformer_jax.evaluation.head_importance import gated
+
+    old = run.loaded.translator
+    params = gated(old.params, gates)
+    own = Translator(old.model, params, old.decode, old.mesh)
+    found: list[str] = Run(run.loaded._replace(translator=own)).translate(sources)
+    return found
+
+
+def neighbour_shares(run: Any, pairs: Sequence[Any]) -> dict[str, list[float]]:
+    """The largest mean weight at one distance of at most FAR, for each self-attention's heads."""
+    sums: dict[str, Any] = {}
+    for pair in pairs:
+        kinds = run.attention(pair.src, pair.tgt).kinds
+        for kind in ("encoder", "decoder"):
+            for layer, own_HLM in enumerate(kinds[kind].weights_NHLM):
+                means = [
+                    np.diagonal(own_HLM, far, 1, 2).sum(1) / own_HLM.shape[1]
+                    for far in range(-FAR, FAR + 1)
+                ]
+                name = f"{kind}_{layer}/self_attention"
+                sums[name] = sums.get(name, 0) + np.array(means) / len(pairs)
+    return {name: own.max(0).tolist() for name, own in sums.items()}
+
+
+def measured(job: Job) -> Evidence:
+    """BLEU without heads that are chosen in each way, and what the heads do."""
+    from transformer_jax.api import load
+    from transformer_jax.evaluation.alignment import alignment_error_rates
+    from transformer_jax.evaluation.head_importance import importance
+    from transformer_jax.text.built_in_corpus import built_in_pairs
+
+    run = load(job.folder, beam_size=1)
+    model = run.loaded.model, run.loaded.translator.params
+    lines, chosen_by = run.loaded.line_translator(), built_in_pairs("valid", CHOSEN_BY)
+    src = lines.encode([pair.src for pair in chosen_by])
+    tgt = lines.encode([pair.tgt for pair in chosen_by], is_target=True)
+    scores = importance(*model, src, tgt)
+    ways = {LEAST: [scores], MOST: [{name: -own for name, own in scores.items()}]}
+    draw = np.random.default_rng(job.seed)
+    ways[RANDOM] = [
+        {name: draw.random(len(own)) for name, own in scores.items()} for _ in range(DRAWS)
+    ]
+    pairs = pairs_of_test(PAIRS)
+    sources, references = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
+    found: Evidence = {WHOLE: bleu(run.translate(sources), references)}
+    for way, choices in ways.items():
+        for share, gone in GONE.items():
+            each = [translated(run, closed(own, gone), sources) for own in choices]
+            found[f"{way}, {share}"] = statistics.fmean(bleu(one, references) for one in each)
+    errors_NH = alignment_error_rates(*model, run.loaded.vocabulary, pairs).heads_NH.tolist()
+    found["importance"] = {name: own.tolist() for name, own in scores.items()}
+    found[ERRORS] = {
+        f"decoder_{n}/cross_attention": own.tolist() for n, own in enumerate(errors_NH)
+    }
+    found[NEIGHBOURS] = neighbour_shares(run, pairs[:LOOKED_AT])
+    return found
+
+
+# Verdicts ------------------------------------------------------------------------------------
+
+
+def stays(found: Evidence, what: str) -> float:
+    """The mean of a measure over the half of the heads that stay, less that of those that go."""
+    gates = closed({k: np.array(x) for k, x in found["importance"].items()}, HEADS // 2)
+    pairs = [
+        (value, gate)
+        for name, own in found[what].items()
+        for value, gate in zip(own, gates[name], strict=True)
+    ]
+    return statistics.fmean(x for x, gate in pairs if gate) - statistics.fmean(
+        x for x, gate in pairs if not gate
+    )
+
+
+def verdicts(found: Found) -> list[list[str]]:
+    """Each claim and its verdict."""
+    own = of_seeds(found, ROW).values()
+
+    def gap(one: str, other: str) -> list[float]:
+        return [x[one] - x[other] for x in own]
+
+    cells = []
+    for share in GONE:
+        least, random, most = (f"{way}, {share}" for way in (LEAST, RANDOM, MOST))
+        cells += [
+            [f"importance tells ({share})", judged(gap(least, random), 0, 1)],
+            [f"they can go ({share})", judged(gap(WHOLE, least), LITTLE, -1)],
+            [f"the control loses more ({share})", judged(gap(most, random), 0, -1)],
+        ]
+    return [
+        *cells,
+        ["aligning heads stay", judged([stays(x, ERRORS) for x in own], 0, -1)],
+        ["neighbours stay", judged([stays(x, NEIGHBOURS) for x in own], 0, 1)],
+    ]
+
+
+def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
+    """The verdicts, and BLEU by what goes."""
+    found = of_jobs(folder / "evidence.json", jobs, measured)
+    names = [WHOLE, *(f"{way}, {share}" for way in (LEAST, RANDOM, MOST) for share in GONE)]
+    return [
+        Heading("Verdicts"),
+        Table(["claim", "verdict"], verdicts(found)),
+        Heading("BLEU by the heads that go"),
+        means([Column(name, at(name), ".1f") for name in names], found, [ROW]),
+    ]
+
+
+EXPERIMENT = Experiment(
+    name="pruning",
+    rows={ROW: {"model.num_heads": HEADS}},
+    scales={"small": SHORT_DEMO},
+    about=__doc__,
+    findings=findings,
+)
+
+if __name__ == "__main__":
+    sys.exit(main(EXPERIMENT))
