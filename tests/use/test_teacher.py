@@ -1,6 +1,7 @@
 """A run that learns from another one: what the teacher predicts, and which teacher it may be."""
 
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,17 +10,18 @@ from tests import tiny_runs as runs
 from tests.model.test_auxiliary import arrays, metrics
 from transformer_jax.config.changes import with_values
 from transformer_jax.decoding.scoring import forced_logits
+from transformer_jax.errors import ConfigError
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.training.data import load_data
 from transformer_jax.use.loading import load_model
-from transformer_jax.use.teacher import with_teacher
+from transformer_jax.use.teacher import _check_reads_the_same, with_teacher
 
 STUDENT = {"train__steps": 12, "train__checkpoint_every": 5, "train__valid_every": 12}
 
 
 @pytest.mark.slow("trains a run")
 def test_the_predictions_are_those_of_forced_decoding(tmp_path):
-    """Also of a pair that is longer than the teacher's positions reach: it is never trained on."""
+    """A pair that training leaves out, as it is too long, has none."""
     teacher = runs.trained_run()
     config = runs.tiny_config(train__teacher=str(teacher))
     run = RunFolder(tmp_path)
@@ -27,7 +29,9 @@ def test_the_predictions_are_those_of_forced_decoding(tmp_path):
     pairs, taught = data.train, data.train.taught
     assert data.shape.taught == taught.ids.shape[1] == 8
     assert data.vocabulary.digest == load_model(str(teacher)).vocabulary.digest
-    numbers = [0, 7, 299]
+    numbers = data.plan.pair_order[[0, 7, -1]].tolist()
+    [left_out, *_] = np.setdiff1d(np.arange(len(pairs)), data.plan.pair_order)
+    assert not taught.probabilities[slice(*pairs.tgt_offsets[left_out : left_out + 2])].any()
     sides = [pairs.src(i) for i in numbers], [pairs.tgt(i) for i in numbers]
     logits = forced_logits(load_model(str(teacher)).translator, *sides)
     for i, logits_LV in zip(numbers, logits, strict=True):
@@ -84,10 +88,16 @@ def test_a_teacher_of_other_subwords_or_sources_is_refused(tmp_path, capsys):
     assert "has another vocabulary than this run" in capsys.readouterr().err
     config = runs.tiny_config(train__teacher=str(teacher))
     data = load_data(config, RunFolder(tmp_path / "b"))
-    with pytest.raises(Exception, match="reads another source than this run"):
+    with pytest.raises(ConfigError, match="reads another source than this run"):
         with_teacher(data, with_values(config, {"model.sources": 2}), RunFolder(tmp_path / "b"))
     ways = {"data__src": "de", "data__tgt": "en"}
     assert runs.train(tmp_path / "d", **settings, **ways) == 2
     assert "translates en→de, and this run de→en" in capsys.readouterr().err
+    data = load_data(config, RunFolder(tmp_path / "b"))
+    teacher = load_model(str(teacher))
+    short = SimpleNamespace(longest=lambda: 40, sources=1)
+    stub = SimpleNamespace(model=short, vocabulary=teacher.vocabulary, config=teacher.config)
+    with pytest.raises(ConfigError, match="for 40 subwords only. Set data.max_length=40"):
+        _check_reads_the_same(stub, data, config)
     assert runs.train(tmp_path / "c", train__teacher=tmp_path) == 2
     assert "holds no run" in capsys.readouterr().err

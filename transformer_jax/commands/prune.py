@@ -12,7 +12,12 @@ from transformer_jax.config.schema import Config
 from transformer_jax.decoding.scoring import forced_scores
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError, RunError
-from transformer_jax.evaluation.head_importance import gated, importance, with_heads
+from transformer_jax.evaluation.head_importance import (
+    attentions,
+    gated,
+    importance,
+    with_heads,
+)
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.parameters import abstract_params
 from transformer_jax.runs.run_folder import IMPORTED, RunFolder
@@ -64,14 +69,16 @@ def prune(
     loaded = load_model(workdir, checkpoint)
     config = _smaller(loaded.config, heads)
     run.check(config)
-    sides = _sides(loaded)
-    scores = importance(loaded.model, loaded.translator.params, *sides)
-    if not scores:
+    names = attentions(loaded.model)
+    if not names:
         raise ConfigError(f"{workdir} has no attention with heads.")
-    _log(scores)
+    sides = _sides(loaded)
     if by == "random":
         draw = np.random.default_rng(seed)
-        scores = {name: draw.random(len(own)) for name, own in scores.items()}
+        scores = {name: draw.random(loaded.config.model.num_heads) for name in names}
+    else:
+        scores = importance(loaded.model, loaded.translator.params, *sides)
+        _log(scores)
     count = config.model.num_heads
     kept = {name: np.sort(np.argsort(-own)[:count]) for name, own in scores.items()}
     params = checked(loaded, config, kept, sides)

@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import hashlib
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -51,11 +50,12 @@ def with_teacher(data: TrainingData, config: Config, run: RunFolder) -> Training
     weights = _digest(teacher)
     fingerprints = (*data.fingerprints, weights)
     run.check_corpus(*fingerprints)
-    encoded = data.train
+    encoded, pairs = data.train, np.sort(data.plan.pair_order)
     assert encoded.folder is not None
-    name = f"{LIKELIEST} {weights} {encoded.folder.name.partition('.')[0]}"
+    limits = config.data.max_length, config.train.row_length
+    name = f"{LIKELIEST} {weights} {encoded.folder.name.partition('.')[0]} {limits}"
     stored = processes.first_goes_ahead(
-        lambda: kept("teachers", name, lambda: _predictions(teacher, encoded))
+        lambda: kept("teachers", name, lambda: _predictions(teacher, encoded, pairs))
     )
     taught = _from_bytes(stored, encoded)
     _log_known(taught, encoded)
@@ -90,6 +90,12 @@ def _check_reads_the_same(teacher: LoadedModel, data: TrainingData, config: Conf
             f"train.teacher={folder} reads another source than this run: see model.sources, "
             "model.encoder, data.context and data.src_kind."
         )
+    longest, row = teacher.model.longest(), max(data.shape.lengths)
+    if longest is not None and longest < min(row, config.data.max_length):
+        raise ConfigError(
+            f"train.teacher={folder} has positions for {longest} subwords only. Set "
+            f"data.max_length={longest}."
+        )
     ways, known = ({*data.directions} or {f"{data.src}-{data.tgt}", ""} for data in (own, its))
     if not ways <= known:
         raise ConfigError(
@@ -98,30 +104,26 @@ def _check_reads_the_same(teacher: LoadedModel, data: TrainingData, config: Conf
         )
 
 
-def _predictions(teacher: LoadedModel, encoded: EncodedPairs) -> bytes:
-    """The ids and then the probabilities of all target subwords."""
-    log.info("the teacher predicts %d subwords", len(encoded.tgt_ids))
-    parts = zip(*_by_chunk(teacher, encoded), strict=True)
-    ids, probabilities = (np.concatenate(part) for part in parts)
-    return ids.astype(np.int32).tobytes() + probabilities.astype(np.float16).tobytes()
+def _predictions(teacher: LoadedModel, encoded: EncodedPairs, pairs: np.ndarray) -> bytes:
+    """Ids and then probabilities of the target subwords of these pairs; of others they are 0."""
+    taught = _empty(encoded)
+    for start in range(0, len(pairs), PAIRS):
+        numbers = pairs[start : start + PAIRS]
+        sides: Any = [[read(i) for i in numbers] for read in (encoded.src, encoded.tgt)]
+        found = of_pairs(_likeliest, teacher.translator, *sides)
+        for i, target, (ids_LK, log_probs_LK) in zip(numbers, sides[1], found, strict=True):
+            own = slice(*encoded.tgt_offsets[i : i + 2])
+            exp = np.exp(log_probs_LK[: len(target)])
+            taught.ids[own] = ids_LK[: len(target)]
+            taught.probabilities[own] = exp / exp.sum(-1, keepdims=True)
+        done = min(start + PAIRS, len(pairs))
+        log.info("the teacher has read %d of %d pairs", done, len(pairs))
+    return b"".join(x.tobytes() for x in taught)
 
 
-def _by_chunk(
-    teacher: LoadedModel, encoded: EncodedPairs
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Ids and probabilities `[tokens, K]` of the pairs, some pairs at a time."""
-    longest = teacher.model.longest() or len(encoded.tgt_ids)
-    for start in range(0, len(encoded), PAIRS):
-        numbers = range(start, min(start + PAIRS, len(encoded)))
-        sides: Any = [encoded.src(i) for i in numbers], [encoded.tgt(i) for i in numbers]
-        cut = [[ids[:longest] for ids in side] for side in sides]
-        found = of_pairs(_likeliest, teacher.translator, *cut)
-        for target, (ids_LK, log_probs_LK) in zip(sides[1], found, strict=True):
-            missing = max(0, len(target) - longest)  # training leaves such pairs out
-            rows = (0, missing), (0, 0)
-            own = slice(len(target) - missing)
-            exp = np.exp(log_probs_LK[own])
-            yield np.pad(ids_LK[own], rows), np.pad(exp / exp.sum(-1, keepdims=True), rows)
+def _empty(encoded: EncodedPairs) -> Taught:
+    shape = len(encoded.tgt_ids), LIKELIEST
+    return Taught(np.zeros(shape, encoded.tgt_ids.dtype), np.zeros(shape, np.float16))
 
 
 @functools.partial(jax.jit, static_argnames="model")
@@ -136,11 +138,10 @@ def _likeliest(
 
 
 def _from_bytes(content: bytes, encoded: EncodedPairs) -> Taught:
-    shape = len(encoded.tgt_ids), LIKELIEST
-    of_ids = shape[0] * LIKELIEST * np.dtype(np.int32).itemsize
-    ids = np.frombuffer(content[:of_ids], np.int32).reshape(shape)
-    probabilities = np.frombuffer(content[of_ids:], np.float16).reshape(shape)
-    return Taught(ids.astype(encoded.tgt_ids.dtype), probabilities)
+    ids, probabilities = _empty(encoded)
+    own = np.frombuffer(content[: ids.nbytes], ids.dtype).reshape(ids.shape)
+    rest = np.frombuffer(content[ids.nbytes :], probabilities.dtype)
+    return Taught(own, rest.reshape(probabilities.shape))
 
 
 def _log_known(taught: Taught, encoded: EncodedPairs) -> None:
@@ -148,5 +149,6 @@ def _log_known(taught: Taught, encoded: EncodedPairs) -> None:
 
     A teacher that knows the text by heart teaches what the text does.
     """
-    share = float(np.mean(taught.ids[:, 0] == encoded.tgt_ids))
+    is_read = taught.probabilities[:, 0] > 0
+    share = float(np.mean(taught.ids[is_read, 0] == encoded.tgt_ids[is_read]))
     log.info("the teacher's likeliest subword is the text's at %.1f %% of them", 100 * share)
