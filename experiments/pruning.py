@@ -54,12 +54,11 @@ def closed(scores: Scores, gone: int) -> dict[str, np.ndarray]:
 def translated(run: Any, gates: Mapping[str, np.ndarray], sources: Sequence[str]) -> list[str]:
     """Translations by the run's model with these gates."""
     from transformer_jax.api import Run
-    from transformer_jax.decoding.translator import Translator
     from transformer_jax.evaluation.head_importance import gated
 
     old = run.loaded.translator
     params = gated(old.params, gates)
-    own = Translator(old.model, params, old.decode, old.mesh)
+    own = type(old)(old.model, params, old.decode, old.mesh)
     found: list[str] = Run(run.loaded._replace(translator=own)).translate(sources)
     return found
 

@@ -323,14 +323,17 @@ class Run:
         return AttendedSentence(source, translation, self.checkpoint, found, is_given, explain)
 
     @_in_python_s_words
-    def align(self, sources: Sequence[str], targets: Sequence[str]) -> list[WordAlignment]:
+    def align(
+        self, sources: Sequence[str], targets: Sequence[str], *, explain: str | None = None
+    ) -> list[WordAlignment]:
         """For each word of each target, the source word with the largest attention weight.
 
-        Words are separated by spaces. Each head has its alignment, and so has each layer's mean. No
-        word of a blank side is linked.
+        Words are separated by spaces. Each head has its alignment, and so has each layer's mean;
+        with `explain`, as for `attention`, there is one layer. No word of a blank side is linked.
 
         Raises:
-          UserError: the model has no layers of encoder-decoder attention to align by.
+          UserError: the model has no layers of encoder-decoder attention to align by, or the
+            method cannot explain it.
         """
         model = self.loaded.model
         lines = self.loaded.line_translator()
@@ -339,9 +342,9 @@ class Run:
             raise ConfigError("This model has no layers of encoder-decoder attention to align by.")
         src_ids, tgt_ids = self._filled(lines, *_paired(sources, targets))
         params, train = self.loaded.translator.params, self.loaded.config.train
-        full = train.alignment_context == "full"
-        words = self.loaded.vocabulary
-        return list(align_words(model, params, words, src_ids, tgt_ids, full_context=full))
+        full = train.alignment_context == "full" and explain is None
+        of_run = model, params, self.loaded.vocabulary
+        return list(align_words(*of_run, src_ids, tgt_ids, full_context=full, explain=explain))
 
     def _filled(
         self, lines: LineTranslator, sources: Sequence[str], targets: Sequence[str]

@@ -9,9 +9,10 @@ from transformer_jax.commands import align as command
 from transformer_jax.commands.align import align
 from transformer_jax.config.changes import with_values
 from transformer_jax.errors import UserError
-from transformer_jax.evaluation.alignment import align_words, error_rate
+from transformer_jax.evaluation.alignment import align_words, error_rate, links
 from transformer_jax.text.built_in_corpus import built_in_pairs
 from transformer_jax.text.hmm_aligner import hmm_alignments
+from transformer_jax.text.words import spelled_words, subword_words
 
 SOURCE = ["The old man sleeps .", "A child reads two books .", "", "No ."]
 TARGET = ["Der alte Mann schläft .", "Ein Kind liest zwei Bücher .", "Ja", ""]
@@ -80,6 +81,25 @@ def test_error_rates_against_given_links(tmp_path, caplog):
     runs.write_lines(tmp_path / "gold", [*texts["gold"][:-1], "0-99"])
     with pytest.raises(UserError, match="line 20: the link 0-99 names target word 99"):
         align(str(runs.trained_run()), **files)
+
+
+def test_links_by_an_explanation_are_those_of_its_largest_shares(tmp_path, capsys, caplog):
+    run = load(runs.trained_run())
+    _, texts = built_in_texts("test", 4)
+    files = written(tmp_path, **texts)
+    with caplog.at_level("INFO"):
+        align(str(runs.trained_run()), **files, explain="gradient")
+    lines = capsys.readouterr().out.split("\n")[:-1]
+    assert "alignment error rate by gradient: " in caplog.text
+    for line, src, tgt in zip(lines, texts["src"], texts["tgt"], strict=True):
+        cross = run.attention(src, tgt, explain="gradient").kinds["cross"]
+        words = spelled_words(cross.attended), spelled_words(cross.attending)
+        numbers = subword_words(cross.attended, words[0]), subword_words(cross.attending, words[1])
+        [[want_J]] = links(cross.weights_NHLM, *numbers)
+        assert line == " ".join(f"{i}-{j}" for j, i in enumerate(want_J) if i >= 0)
+    for more, message in [({"layer": 1}, "leave --layer out"), ({"explain": "luck"}, "luck")]:
+        with pytest.raises(UserError, match=message):
+            align(str(runs.trained_run()), **files, **{"explain": "alti", **more})
 
 
 def test_without_a_run_the_links_are_those_of_the_lines_own_aligner(tmp_path, capsys, caplog):

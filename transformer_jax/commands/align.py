@@ -8,6 +8,7 @@ from typing import Any
 from transformer_jax.api import Run
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation.alignment import WordAlignment, error_rate, link_scores
+from transformer_jax.evaluation.explanations import check_method
 from transformer_jax.model.sides.transformer import watched_layer
 from transformer_jax.text.corpora import TextPairs
 from transformer_jax.text.documents import InContext
@@ -32,6 +33,7 @@ def align(
     tgt: str,
     gold: str | None = None,
     layer: int | None = None,
+    explain: str | None = None,
     checkpoint: str = "latest",
     overrides: Mapping[str, Any] = NO_OVERRIDES,
 ) -> None:
@@ -48,42 +50,54 @@ def align(
       tgt: a file of their translations.
       gold: a file of the right links, in the same form; None: none.
       layer: of the decoder, from 1; None: model.watched_layer.
+      explain: a name in EXPLANATIONS, for what it finds in place of a layer's weights.
       checkpoint: "latest", "best", "average", a step, or an average's name.
       overrides: keys of `decode` and their values.
 
     Raises:
-      UserError: there is no such run, checkpoint, file or layer, the files differ in length, a gold
-        link is wrong, or the model has no encoder-decoder attention.
+      UserError: there is no such run, checkpoint, file, layer or method, the files differ in
+        length, a gold link is wrong, or the model has no encoder-decoder attention.
     """
-    pairs = TextPairs(TextLines(Path(src)), TextLines(Path(tgt)))
+    pairs = TextPairs(*(TextLines(Path(file)) for file in (src, tgt)))
     right = None if gold is None else read_alignments(gold, pairs)
     if workdir is None:
-        if layer is not None or checkpoint != "latest" or overrides:
+        if layer is not None or explain or checkpoint != "latest" or overrides:
             raise ConfigError(
-                "--layer, --checkpoint, --to and keys are of a run: add --workdir=FOLDER."
+                "--layer, --explain, --checkpoint, --to and keys are of a run: add "
+                "--workdir=FOLDER."
             )
         _align_alone(pairs, right)
         return
+    _check_explain(explain, layer)
     run = Run(load_model(workdir, checkpoint, overrides=overrides).reading_text("align"))
     changed, means = 0, []
-    for pair, found in _aligned(run, pairs):
+    for pair, found in _aligned(run, pairs, explain):
         number = _number(layer, len(found.mean_NJ), watched_layer(run.config.model))
         means.append(found.mean_NJ)
         links = found.mean_NJ[number].tolist()
         print(" ".join(f"{i}-{j}" for j, i in enumerate(links) if i >= 0))
-        sides = (found.src_words, found.tgt_words)
-        texts = split_codes(pair.src, run.loaded.vocabulary.codes)[1], pair.tgt
-        changed += any(
-            is_renumbered(words, words_of(line)) for words, line in zip(sides, texts, strict=True)
+        source = split_codes(pair.src, run.loaded.vocabulary.codes)[1]
+        changed += is_renumbered(found.src_words, words_of(source)) or is_renumbered(
+            found.tgt_words, words_of(pair.tgt)
         )
     if right is not None:
-        rates = " ".join(f"{rate:.3f}" for rate in error_rate(means, right))
-        log.info("alignment error rate of layers 1 to %d: %s", len(means[0]), rates)
+        _log_rates(f"by {explain}" if explain else f"of layers 1 to {len(means[0])}", means, right)
     if changed:
-        log.warning(
-            "%d lines have other words after the vocabulary's normalization; links count these",
-            changed,
-        )
+        what = "have other words after the vocabulary's normalization; links count these"
+        log.warning("%d lines %s", changed, what)
+
+
+def _log_rates(by: str, means: Sequence[Any], right: Sequence[Links]) -> None:
+    rates = " ".join(f"{rate:.3f}" for rate in error_rate(means, right))
+    log.info("alignment error rate %s: %s", by, rates)
+
+
+def _check_explain(explain: str | None, layer: int | None) -> None:
+    """Raises ConfigError if there is no such method, or a layer with it."""
+    if explain is not None:
+        check_method(explain)
+        if layer is not None:
+            raise ConfigError(f"--explain={explain} is about the whole model: leave --layer out.")
 
 
 def is_renumbered(words: Sequence[str], of_line: Sequence[str]) -> bool:
@@ -92,14 +106,16 @@ def is_renumbered(words: Sequence[str], of_line: Sequence[str]) -> bool:
     return len(words) > len(of_line) or fewer
 
 
-def _aligned(run: Run, pairs: TextPairs) -> Iterator[tuple[Pair, WordAlignment]]:
+def _aligned(
+    run: Run, pairs: TextPairs, explain: str | None
+) -> Iterator[tuple[Pair, WordAlignment]]:
     """Each pair, with the sentences before its source (data.context), and its alignment."""
     add_context = InContext(run.config.data.context, run.loaded.vocabulary.codes)
     for start in range(0, len(pairs), LINES):
         part = [pairs[i] for i in range(start, min(start + LINES, len(pairs)))]
         part = [pair._replace(src=add_context(pair.src)) for pair in part]
         sides = ([pair[side] for pair in part] for side in (0, 1))
-        yield from zip(part, run.align(*sides), strict=True)
+        yield from zip(part, run.align(*sides, explain=explain), strict=True)
 
 
 def _align_alone(pairs: TextPairs, right: Sequence[Links] | None) -> None:

@@ -226,6 +226,7 @@ def align_words(
     tgt: Sequence[np.ndarray],
     words: Sequence[tuple[Sequence[str], Sequence[str]]] | None = None,
     full_context: bool = False,
+    explain: str | None = None,
 ) -> Iterator[WordAlignment]:
     """Yields the word alignment of each given translation, by encoder-decoder attention.
 
@@ -237,11 +238,13 @@ def align_words(
       tgt: subwords of each translation, EOS included, int `[tgt_len]`.
       words: source and target words of each pair; None: the parts between spaces.
       full_context: whether the decoder sees the whole target (train.alignment_context).
+      explain: a name in EXPLANATIONS, for one layer of one head in place of the weights.
 
     Raises:
       RunError: the subwords do not spell the words.
     """
-    weights = cross_weights(model, params, src, tgt, full_context) if len(src) else iter(())
+    given = full_context, explain
+    weights = cross_weights(model, params, src, tgt, *given) if len(src) else iter(())
     for number, (src_ids, tgt_ids, weights_NHLM) in enumerate(zip(src, tgt, weights, strict=True)):
         pieces = vocabulary.pieces(src_ids), vocabulary.target.pieces(tgt_ids)
         src_words, tgt_words = words[number] if words else map(spelled_words, pieces)

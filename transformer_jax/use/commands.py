@@ -121,6 +121,7 @@ COMMANDS = {
             TRANSLATIONS,
             Flag("gold", str, "FILE", "the right links, for alignment error rates"),
             Flag("layer", int, "N", "from 1; else model.watched_layer"),
+            Flag("explain", str, "METHOD", "alti, gradient, ... in place of a layer's weights"),
             TO,
             CHECKPOINT,
         ),
