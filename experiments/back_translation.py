@@ -27,6 +27,7 @@ from pathlib import Path
 
 from experiments.judging import judged
 from experiments.own_text import data_file, write_split
+from experiments.short_demo import updates
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
@@ -56,13 +57,7 @@ ROWS: dict[str, Overrides] = {
     ALL: {},
 }
 CLAIMS = ("it helps", "it brings half", "better than a beam")
-KEYS: Overrides = {
-    "data.path": str(TEXT),
-    **{
-        f"train.{name}": 1_500
-        for name in ("steps", "decay_steps", "valid_every", "checkpoint_every")
-    },
-}
+KEYS: Overrides = {"data.path": str(TEXT), **updates(1_500)}
 
 
 def write_text() -> None:

@@ -29,6 +29,7 @@ from pathlib import Path
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
 from experiments.judging import Column, at, gaps, judged, means
 from experiments.own_text import data_file, write_split
+from experiments.short_demo import updates
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
@@ -38,8 +39,7 @@ FOLDER = Path("runs", "distillation")
 TEXT, TEACHER = FOLDER / "text", FOLDER / "teacher"
 PAIRS = 29_000
 HALVES = {"first": f"train[:{PAIRS // 2}]", "second": "rest"}  # the text of each half's teacher
-STEPS = ("steps", "decay_steps", "valid_every", "checkpoint_every")
-KEYS: Overrides = {"data.path": str(TEXT), **{f"train.{name}": 1_500 for name in STEPS}}
+KEYS: Overrides = {"data.path": str(TEXT), **updates(1_500)}
 VOCABULARY = {"vocabulary.path": str(TEACHER / "vocabulary.model")}  # of all rows
 SMALLER = {
     "model.decoder": "ssru",

@@ -38,6 +38,7 @@ from pathlib import Path
 
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
 from experiments.judging import Column, at, judged, mean_text, means
+from experiments.short_demo import updates
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
@@ -198,17 +199,13 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     ]
 
 
-def scale_of(updates: int, warmup: int, seeds: Sequence[int], rows: Sequence[str]) -> Scale:
+def scale_of(count: int, warmup: int, seeds: Sequence[int], rows: Sequence[str]) -> Scale:
     """A scale at which the rows have this number of updates, and LONG four times as many."""
-    steps = {"train.steps": updates, "train.decay_steps": updates}
-    steps |= {"train.valid_every": updates, "train.checkpoint_every": updates}
-    own = {"train.warmup_steps": warmup, "decode.beam_size": 1}
-    long = {name: 4 * value for name, value in steps.items()}
     return Scale(
         "configs/multi30k_fast.py",
-        {**steps, **own},
+        {**updates(count), "train.warmup_steps": warmup, "decode.beam_size": 1},
         seeds=tuple(seeds),
-        own={LONG: long},
+        own={LONG: updates(4 * count)},
         compared=False,
         rows=tuple(rows),
     )

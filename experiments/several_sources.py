@@ -36,6 +36,7 @@ import sacrebleu
 
 from experiments.evidence import Evidence, Found, answers, of_jobs, of_seeds
 from experiments.judging import Column, judged, means
+from experiments.short_demo import updates
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
@@ -186,11 +187,10 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     ]
 
 
-def scale_of(updates: int, warmup: int, seeds: Sequence[int]) -> Scale:
+def scale_of(count: int, warmup: int, seeds: Sequence[int]) -> Scale:
     """A scale with this number of updates."""
-    steps = dict.fromkeys(("steps", "decay_steps", "valid_every", "checkpoint_every"), updates)
-    keys = {f"train.{name}": value for name, value in steps.items()}
-    keys |= {"train.warmup_steps": warmup, "data.max_length": 128, "train.row_length": 128}
+    lengths = {"data.max_length": 128, "train.row_length": 128}
+    keys = {**updates(count), "train.warmup_steps": warmup, **lengths}
     return Scale("configs/multi30k_fast.py", keys, seeds=tuple(seeds), compared=False)
 
 

@@ -1,6 +1,6 @@
 """A scale that several experiments on the built-in corpus share: runs of a few minutes."""
 
-from transformer_jax.tables.experiment import Scale
+from transformer_jax.tables.experiment import Overrides, Scale
 
 SHORT_DEMO = Scale(
     "configs/demo.py",
@@ -14,3 +14,9 @@ SHORT_DEMO = Scale(
     seeds=(0, 1, 2),
     compared=False,
 )
+
+
+def updates(count: int) -> Overrides:
+    """Keys of a run of that many updates, which validates and saves at its end."""
+    names = ("steps", "decay_steps", "valid_every", "checkpoint_every")
+    return {f"train.{name}": count for name in names}

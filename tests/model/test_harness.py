@@ -39,10 +39,12 @@ from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import Config
 from transformer_jax.config.serialization import from_json, to_json
 from transformer_jax.config.train import TrainConfig
+from transformer_jax.model import axes
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.interfaces import Now, SearchSizes
 from transformer_jax.model.outputs.cross_entropy import LossSettings
 from transformer_jax.model.parameters import abstract_params, axis_names, narrowed
+from transformer_jax.parallel.mesh import TABLE
 from transformer_jax.text.batches import Batch
 from transformer_jax.text.vocabulary import EOS
 
@@ -291,14 +293,13 @@ def test_gradients_equal_finite_differences_in_double_precision(name):
 
 @EVERY
 def test_every_parameter_names_its_axes(name):
+    """What is repeated on every device is a vector."""
     model = tiny_model(**CONFIGS[name])
-    shapes = abstract_params(model)
-    names = axis_names(model)
-    pairs = zip(jax.tree.leaves(shapes), jax.tree.leaves(names), strict=True)
-    for x, own in pairs:
-        assert len(own) == x.ndim, own
-        if x.ndim > 1:
-            assert any(own), "no axis of a matrix has a name"
+    leaves = jax.tree.leaves(abstract_params(model)), jax.tree.leaves(axis_names(model))
+    for x, own in zip(*leaves, strict=True):
+        assert len(own) == x.ndim and {*own} <= {*TABLE, axes.DISTANCES, None}, own
+        assert any(own) or x.ndim < 2, "no axis of a matrix has a name"
+        assert len({*own} - {None}) == len(own) - own.count(None), "an axis is named twice"
 
 
 @EVERY

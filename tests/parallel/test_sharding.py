@@ -24,7 +24,7 @@ from transformer_jax.decoding.rows import SearchShape, empty_rows, row_shardings
 from transformer_jax.errors import ConfigError
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.parameters import abstract_params, axis_names, product_axes
-from transformer_jax.parallel.mesh import AXES, TABLE, decoding_mesh, make_mesh, shardings
+from transformer_jax.parallel.mesh import AXES, decoding_mesh, make_mesh, shardings
 from transformer_jax.training.optimizer import make_optimizer
 from transformer_jax.training.program import check_rows
 from transformer_jax.training.state import init_state, state_names
@@ -251,18 +251,6 @@ DIVISIBLE |= {"d_hidden": 8}
 
 def divisible_model(changes):
     return make_model(ModelConfig(**{**DIVISIBLE, **changes}), 1000)
-
-
-@pytest.mark.parametrize("changes", [*PAIRS, *VARIANTS], ids=str)
-def test_every_parameter_names_its_axes(changes):
-    model = divisible_model(changes)
-    for path, (shape, names) in by_path(abstract_params(model), axis_names(model)).items():
-        assert len(names) == len(shape), path
-        assert set(names) <= {*TABLE, None}, path
-        # What is repeated on every device is a vector.
-        assert any(names) or len(shape) < 2, path
-        named = [name for name in names if name]
-        assert len(named) == len(set(named)), path
 
 
 @pytest.mark.parametrize("mesh", [(1, 2, 2), (1, 4, 1), (1, 1, 4), (2, 2, 2)], ids=str)
