@@ -377,6 +377,6 @@ def _make_bleu(
             part = lines.shared(sources[start : start + BLEU_LINES])
             hypotheses += [best.text for best, *_ in part]
         lines.warn_of_cut()
-        return score(hypotheses, references, *config.data.between()).bleu
+        return score(hypotheses, references, *config.data.between("valid")).bleu
 
     return bleu
