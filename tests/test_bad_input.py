@@ -243,7 +243,7 @@ score RUN --src={tmp}/corpus/test.en --tgt={tmp}/nothing
 score RUN --src={tmp}/corpus/test.en --tgt={tmp}/corpus/test.de --checkpoint=7
     --checkpoint=7 is not there
 align --src={tmp}/corpus/test.en --tgt={tmp}/corpus/test.de --layer=1
-    --layer, --checkpoint, --to and keys are of a run: add --workdir=FOLDER
+    --layer, --explain, --checkpoint, --to and keys are of a run: add --workdir=FOLDER
 align RUN --src={tmp}/corpus/test.en --tgt={tmp}/corpus/test.de --layer=0
     --layer=0: the decoder has layers 1 to 1
 align RUN --src={tmp}/corpus/test.en --tgt={tmp}/corpus/test.de --layer=2

@@ -131,7 +131,7 @@ def test_text_is_only_appended_to_whatever_subwords_are_written(monkeypatch):
     draw = np.random.default_rng(2)
     monkeypatch.setattr(simultaneous, "Interpreter", lambda lines: stub)
     stub = SimpleNamespace(begin=lambda: None)
-    lines = SimpleNamespace(vocabulary=vocabulary, longest=99, cut=0, to=None, targets=())
+    lines = SimpleNamespace(vocabulary=vocabulary, longest=99, cut=0, empty=0, to=None, targets=())
     lines.text = lambda ids: vocabulary.decode(ids).replace("\n", " ").replace("\r", " ")
     interpreter = LineInterpreter(lines)  # type: ignore[arg-type]
     for _ in range(300):

@@ -138,7 +138,7 @@ def files(folder) -> set[str]:
 
 @pytest.mark.slow("trains a run and draws every figure")
 def test_all_figures_of_a_run(monkeypatch, tmp_path, capsys):
-    out, trained = tmp_path / "out", runs.trained_run()
+    out, trained = tmp_path / "out", runs.copy_of_run(tmp_path / "run")
     assert run(monkeypatch, f"--workdir={trained}", f"--out={out}") == 0
     assert capsys.readouterr().out.splitlines()[-1] == f"page        {out}/index.html"
     kinds = {f"attention_{kind}_1.png" for kind in ("encoder", "decoder", "cross")}

@@ -136,7 +136,7 @@ def test_agreement_is_the_trace_of_the_product_of_both_directions():
     assert found == pytest.approx(want, rel=1e-5) and 5 < want < most
     other = agreement(jnp.asarray(reverse_BML), jnp.asarray(forward_BLM), BATCH.swapped())
     assert other == pytest.approx(want, rel=1e-5), "neither direction is the first"
-    with pytest.raises(ValueError, match="a batch with links has no other"):
+    with pytest.raises(ValueError, match="those of one direction"):
         linked_batch()[0].swapped()
 
 
