@@ -106,9 +106,7 @@ def measured(job: Job) -> Evidence:
             found[f"{way}, {share}"] = statistics.fmean(bleu(one, references) for one in each)
     errors_NH = alignment_error_rates(*model, run.loaded.vocabulary, pairs).heads_NH.tolist()
     found["importance"] = {name: own.tolist() for name, own in scores.items()}
-    found[ERRORS] = {
-        f"decoder_{n}/cross_attention": own.tolist() for n, own in enumerate(errors_NH)
-    }
+    found[ERRORS] = {f"decoder_{n}/cross_attention": own for n, own in enumerate(errors_NH)}
     found[NEIGHBOURS] = neighbour_shares(run, pairs[:LOOKED_AT])
     return found
 
