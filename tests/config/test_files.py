@@ -1,12 +1,16 @@
 """Config files, overrides on the command line, and the presets of configs/."""
 
+import os
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 from ml_collections import ConfigDict, config_flags
 
 from tests.fixtures.errors import refused
+from transformer_jax.config import files
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.files import load_config, shipped, split_overrides
 from transformer_jax.config.schema import KEYS, Config, value_at
@@ -275,3 +279,24 @@ def test_a_colon_of_a_folder_s_name_separates_no_argument(tmp_path):
     source = "def get_config(): return {'seed': 4, 'data': {'path': 'corpus'}}"
     (tmp_path / "a:b" / "own.py").write_text(source)
     assert load_config(f"{tmp_path}/a:b/own.py").seed == 4
+
+
+def test_files_that_threads_load_leave_standard_output_and_the_folder_as_they_are(
+    tmp_path,
+):
+    """One that is loaded while another is must not take its redirection for the real output."""
+    code = "import os, time\n{}\ndef get_config():\n    return {{}}\n"
+    change = f"os.chdir({str(tmp_path)!r}); time.sleep(0.1)"
+    for name, body in (("slow", change), ("slower", f"{change}; time.sleep(0.1)")):
+        (tmp_path / f"{name}.py").write_text(code.format(body))
+    before = sys.stdout, os.getcwd()
+    threads = [
+        threading.Thread(target=files._call_get_config, args=(str(tmp_path / f"{name}.py"),))
+        for name in ("slow", "slower")
+    ]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.05)
+    for thread in threads:
+        thread.join()
+    assert (sys.stdout, os.getcwd()) == before

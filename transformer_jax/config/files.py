@@ -13,6 +13,7 @@ import inspect
 import os
 import re
 import sys
+import threading
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -39,6 +40,7 @@ PARSERS: dict[type[Any], Any] = {
     tuple: tuple_parser.TupleParser(),
 }
 PACKAGE = Path(__file__).parents[1]
+LOADING = threading.RLock()  # a config file may load another one
 OVERRIDE = re.compile(r"--?(?P<no>no)?config\.(?P<name>[^=]*)(?P<value>=.*)?", re.DOTALL)
 
 
@@ -167,8 +169,13 @@ def _call_get_config(spec: str) -> ConfigDict | Mapping[str, Any]:
     name, colon, argument = (spec, "", "") if is_whole else spec.partition(":")
     file = _find_file(name)
     # The file may print, but standard output is for results. It may change the working directory,
-    # to which --workdir and other paths are relative.
-    with contextlib.redirect_stdout(sys.stderr), contextlib.chdir(os.curdir), _presets_on_path():
+    # to which --workdir and other paths are relative. Both are those of all threads.
+    with (
+        LOADING,
+        contextlib.redirect_stdout(sys.stderr),
+        contextlib.chdir(os.curdir),
+        _presets_on_path(),
+    ):
         raw = _run_file(spec, file, [argument] if colon else [])
     if not isinstance(raw, ConfigDict | Mapping):
         if inspect.iscoroutine(raw):
