@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.judging import judged
-from experiments.own_text import data_file, write_split
+from experiments.own_text import write_captions, write_split
 from experiments.short_demo import updates
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
@@ -66,10 +66,7 @@ def write_text() -> None:
 
     if (TEXT / "shuffled.en").exists():
         return
-    data = data_file("multi30k")
-    for stem in ("train", "valid", "test2016"):
-        sides = {suffix: list(TextLines(data / f"{stem}.{suffix}.gz")) for suffix in ("en", "de")}
-        write_split(TEXT, stem, sides)
+    write_captions(TEXT)
     reverse = {"data.src": "de", "data.tgt": "en", "data.train": (REAL,)}
     train("configs/multi30k_fast.py", REVERSE, {**KEYS, **reverse})
     more = list(TextLines(TEXT / "train.de"))[PAIRS:]

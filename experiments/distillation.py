@@ -28,7 +28,7 @@ from pathlib import Path
 
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
 from experiments.judging import Column, at, gaps, judged, means
-from experiments.own_text import data_file, write_split
+from experiments.own_text import write_captions, write_split
 from experiments.short_demo import updates
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
@@ -62,7 +62,7 @@ ROWS = {row: own if row == LARGE else {**SMALLER, **own} for row, own in ROWS.it
 CLAIMS = ("it helps", "it makes the beam unnecessary")
 BEAM, GREEDY, RATE = "beam 4", "greedy", "sentences a second"
 HALF = 0.5
-TIMED = 3  # passes over the test text, of which the fastest counts
+TIMED = 3  # passes over the test text; the fastest one counts
 
 
 def write_text() -> None:
@@ -71,10 +71,7 @@ def write_text() -> None:
 
     if (TEXT / "crossed.en").exists():
         return
-    data = data_file("multi30k")
-    for stem in ("train", "valid", "test2016"):
-        sides = {suffix: list(TextLines(data / f"{stem}.{suffix}.gz")) for suffix in ("en", "de")}
-        write_split(TEXT, stem, sides)
+    write_captions(TEXT)
     whole = {suffix: list(TextLines(TEXT / f"train.{suffix}")) for suffix in ("en", "de")}
     half = PAIRS // 2
     write_split(TEXT, "rest", {suffix: lines[half:] for suffix, lines in whole.items()})

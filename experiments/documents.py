@@ -143,11 +143,6 @@ def splits() -> dict[str, list[Document]]:
     return {"train": train, **others}
 
 
-def prepare() -> None:
-    """Writes the text."""
-    write_text(TEXT)
-
-
 def write_text(folder: Path) -> None:
     """Writes the splits as files STEM.en, STEM.de and STEM.doc."""
     for stem, split in splits().items():
@@ -274,7 +269,12 @@ SMALL = on_text(
     },
 )
 EXPERIMENT = Experiment(
-    "documents", ROWS, {"small": SMALL}, __doc__, findings=findings, prepare=prepare
+    "documents",
+    ROWS,
+    {"small": SMALL},
+    __doc__,
+    findings=findings,
+    prepare=lambda: write_text(TEXT),
 )
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from pathlib import Path
 from experiments.short_demo import SHORT_DEMO
 from transformer_jax.errors import DataError
 from transformer_jax.tables.experiment import Overrides, Scale
+from transformer_jax.text.lines import TextLines
 
 
 def on_text(folder: Path, overrides: Overrides) -> Scale:
@@ -35,3 +36,11 @@ def data_file(*names: str) -> Path:
             f"{path}: no such file. TRANSFORMER_JAX_DATA=FOLDER names the folder of {names[0]}."
         )
     return path
+
+
+def write_captions(folder: Path) -> None:
+    """Writes Multi30k's splits in English and German, to which an experiment adds its own."""
+    data = data_file("multi30k")
+    for stem in ("train", "valid", "test2016"):
+        sides = {suffix: TextLines(data / f"{stem}.{suffix}.gz") for suffix in ("en", "de")}
+        write_split(folder, stem, sides)

@@ -95,11 +95,6 @@ def documents(split: str) -> list[Document]:
     return found
 
 
-def prepare() -> None:
-    """Writes the text."""
-    write_text(TEXT)
-
-
 def write_text(folder: Path) -> None:
     """Writes STEM.en, a document a line."""
     for split in SIZES:
@@ -282,7 +277,7 @@ EXPERIMENT = Experiment(
     __doc__,
     findings=findings,
     metrics=("perplexity",),
-    prepare=prepare,
+    prepare=lambda: write_text(TEXT),
 )
 
 if __name__ == "__main__":

@@ -14,9 +14,11 @@ from transformer_jax.interop.ctranslate2 import FILE, read_ctranslate2
 from transformer_jax.interop.huggingface import languages_of, read_huggingface
 from transformer_jax.interop.imported import Imported, lengths_for
 from transformer_jax.interop.marian import read_marian
+from transformer_jax.model.interfaces import Params
 from transformer_jax.runs.run_folder import IMPORTED, RunFolder
 from transformer_jax.runs.weights import save_weights
-from transformer_jax.text.vocabulary import of_bundle
+from transformer_jax.text.vocabulary import Vocabulary, of_bundle
+from transformer_jax.use.loading import name_codes
 
 HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 HUB_FILES = ["*.json", "*.safetensors", "*.spm", "*.model", "*.txt"]  # nothing to unpickle
@@ -69,18 +71,21 @@ def import_model(
     except ConfigError as error:
         raise ConfigError(f"{origin} asks for what a run cannot have: {error}") from None
     run.check(config)
+    write_run(run, config, vocabulary, model.params)
+    name_codes(vocabulary, config)
+    sizes = " and ".join(str(size) for size in dict.fromkeys(vocabulary.sizes))
+    log.info("%s: %s subwords, %s", run.path, sizes, _described(model))
+
+
+def write_run(run: RunFolder, config: Config, vocabulary: Vocabulary, params: Params) -> None:
+    """Writes a run that was not trained here, after the checks of its folder."""
     run.claim(config, IMPORTED)
     try:
         vocabulary.save(run.vocabulary_file)
         run.seal()
-        save_weights(run, model.params)
+        save_weights(run, params)
     finally:
         run.unlock()
-    if vocabulary.codes:
-        codes = ", ".join(sorted(vocabulary.codes))
-        log.info("source lines begin with the code of the target language: %.200s", codes)
-    sizes = " and ".join(str(size) for size in dict.fromkeys(vocabulary.sizes))
-    log.info("%s: %s subwords, %s", run.path, sizes, _described(model))
 
 
 def _reader(origin: Path) -> tuple[Callable[..., Imported], tuple[str | None, str | None]]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
+from transformer_jax.commands.import_model import write_run
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.checks import check
 from transformer_jax.config.schema import Config
@@ -20,8 +21,7 @@ from transformer_jax.evaluation.head_importance import (
 )
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.parameters import abstract_params
-from transformer_jax.runs.run_folder import IMPORTED, RunFolder
-from transformer_jax.runs.weights import save_weights
+from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.corpora import open_corpus
 from transformer_jax.use.loading import LoadedModel, load_model
 
@@ -82,13 +82,7 @@ def prune(
     count = config.model.num_heads
     kept = {name: np.sort(np.argsort(-own)[:count]) for name, own in scores.items()}
     params = checked(loaded, config, kept, sides)
-    run.claim(config, IMPORTED)
-    try:
-        loaded.vocabulary.save(run.vocabulary_file)
-        run.seal()
-        save_weights(run, jax.device_get(params))
-    finally:
-        run.unlock()
+    write_run(run, config, loaded.vocabulary, jax.device_get(params))
     log.info("%s: %d of %d heads", run.path, count, loaded.config.model.num_heads)
 
 

@@ -32,16 +32,22 @@ OUT = "out"  # W^O, [H, V, D]
 
 def attentions(model: EncoderDecoder) -> list[str]:
     """Names of the model's attentions with heads, such as "decoder_0/cross_attention"."""
-    paths = jax.tree_util.tree_leaves_with_path(axis_names(model))
-    found = [("/".join(key.key for key in path[:-1]), path[-1].key, names) for path, names in paths]
+    leaves = jax.tree_util.tree_leaves_with_path(axis_names(model))
+    found = [(*_place(path), names) for path, names in leaves]
     return [where for where, name, names in found if name == OUT and names and names[0] == HEADS]
+
+
+def _place(path: Any) -> tuple[str, str]:
+    """The module of a parameter, and the parameter's own name."""
+    *modules, name = (key.key for key in path)
+    return "/".join(modules), name
 
 
 def gated(params: Params, gates: Heads) -> Params:
     """The parameters with each head's output times its gate."""
 
     def gate(path: Any, x: Array) -> Array:
-        where, name = "/".join(key.key for key in path[:-1]), path[-1].key
+        where, name = _place(path)
         own_H = gates.get(where) if name == OUT else None
         return x if own_H is None else x * jnp.asarray(own_H, x.dtype)[:, None, None]
 
@@ -103,7 +109,7 @@ def with_heads(model: EncoderDecoder, params: Params, kept: Heads) -> Params:
     whole = (HEADS, KEY_HEADS) if config.key_heads == config.num_heads else (HEADS,)
 
     def cut(path: Any, x: Array, names: Any) -> Array:
-        numbers = kept.get("/".join(key.key for key in path[:-1]))
+        numbers = kept.get(_place(path)[0])
         for axis, name in enumerate(names if numbers is not None else ()):
             x = jnp.take(x, jnp.asarray(numbers), axis) if name in whole else x
         return x

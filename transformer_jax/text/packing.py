@@ -25,7 +25,7 @@ SOURCE_MULTIPLE = 8  # the source row length is a multiple of 8, which matrix un
 # 3.5, it grows by 1.3 to 2.2 % when pairs are long.
 FITTED_PAIRS = 2.0
 ROUNDED = 0.05  # share of a group's rows by which an epoch may have more or fewer
-EPOCHS = 10_000  # after so many at most, a group has had a whole number of rows
+EPOCHS = 10_000  # largest denominator of a group's number of rows in an epoch
 PLAN_STREAM = 1  # keeps the plan's random numbers apart from those of the epochs
 
 

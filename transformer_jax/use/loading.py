@@ -135,7 +135,7 @@ def load_model(
     check_n_best(n_best, config.decode)
     keep_compiled_programs()
     vocabulary = _common_vocabulary(runs)
-    _name_codes(vocabulary, config)
+    name_codes(vocabulary, config)
     mesh = decoding_mesh(config.mesh)
     loaded = [
         _load_member(run, own.model, checkpoint, vocabulary.sizes, mesh)
@@ -185,11 +185,11 @@ def _log_loaded(folders: Sequence[str], name: str, decode: DecodeConfig) -> None
     log.info("%s, checkpoint %s, %s", " + ".join(folders), name, searched)
 
 
-def _name_codes(vocabulary: Vocabulary, config: Config) -> None:
+def name_codes(vocabulary: Vocabulary, config: Config) -> None:
     """Logs the target languages of an imported model, unless one is chosen."""
     if vocabulary.codes and not config.data.codes and config.decode.to is None:
         codes = ", ".join(sorted(vocabulary.codes))
-        log.info("lines may begin with the code of a target language, as with --to: %.200s", codes)
+        log.info("source lines begin with the code of the target language: %.200s", codes)
 
 
 def _load_member(

@@ -96,8 +96,8 @@ def _check_reads_the_same(teacher: LoadedModel, data: TrainingData, config: Conf
             f"train.teacher={folder} has positions for {longest} subwords only. Set "
             f"data.max_length={longest}."
         )
-    ways, known = ({*data.directions} or {f"{data.src}-{data.tgt}", ""} for data in (own, its))
-    if not ways <= known:
+    ways, known = ({*data.directions} or {f"{data.src}-{data.tgt}"} for data in (own, its))
+    if bool(own.directions) != bool(its.directions) or not ways <= known:
         raise ConfigError(
             f"train.teacher={folder} translates {its.direction}, and this run {own.direction}: a "
             "teacher of several directions needs data.directions here too."
