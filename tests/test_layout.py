@@ -41,7 +41,7 @@ MAY_IMPORT = {
     "model": {"config", "text"},
     "parallel": {"config", "text", "model"},
     "runs": {"config", "parallel"},  # it stores pytrees, whatever model they belong to
-    "training": COMMON,
+    "training": {*COMMON, "decoding.candidates"},  # an objective may draw translations
     "decoding": COMMON,
     "evaluation": COMMON,
     "interop": {"config", "text", "model"},

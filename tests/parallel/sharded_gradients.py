@@ -21,11 +21,13 @@ from tests.model.configs import CONFIGS, ONE_LAYER
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import MeshConfig
 from transformer_jax.config.train import TrainConfig
+from transformer_jax.decoding.candidates import draw_translations
 from transformer_jax.model.attention.hard_attention import first_baseline
 from transformer_jax.model.encoder_decoder import EncoderDecoder, make_model
 from transformer_jax.model.interfaces import Params
 from transformer_jax.model.outputs.cross_entropy import DISTILLATION
 from transformer_jax.model.outputs.objectives import OBJECTIVES, reads_watched
+from transformer_jax.model.outputs.sequence_objectives import ON_DRAWS
 from transformer_jax.model.parameters import axis_names, product_axes
 from transformer_jax.model.stacked_params import stacked
 from transformer_jax.parallel.mesh import batch_sharding, batch_ways, make_mesh, placed, shardings
@@ -60,7 +62,8 @@ def gradient(name: str, mesh_config: MeshConfig, micro_batches: int) -> np.ndarr
         names = (names,) * 2
         key = (key,) * 2
     params = jax.device_put(params, shardings(params, names, mesh))
-    rows = [[2 * n, 2 * n + 1] for n in range(ROWS)]
+    draws = name in ON_DRAWS
+    rows = [[2 * n] if draws else [2 * n, 2 * n + 1] for n in range(ROWS)]
     batch = lay_out(PAIRS, rows, SRC_LENGTH, TGT_LENGTH)
     if name == DISTILLATION:
         batch = batch._replace(taught=taught(batch))
@@ -71,6 +74,9 @@ def gradient(name: str, mesh_config: MeshConfig, micro_batches: int) -> np.ndarr
         loss_fn = make_two_way_loss(model, TrainConfig(agreement_weight=30.0), batch_ways(mesh))
     gradients = functools.partial(accumulated_gradients, loss_fn, micro_batches=micro_batches)
     with placed(mesh, model):
+        if draws:
+            draw = jax.jit(functools.partial(draw_translations, model, draws=2))
+            batch = batch._replace(drawn=draw(params, batch, key))
         found, _ = jax.jit(gradients)(params, batch, key)
         if name == MUON:
             found = jax.jit(functools.partial(first_update, model))(found)

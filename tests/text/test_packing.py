@@ -12,6 +12,7 @@ from tests.fixtures.encoded import rows_of
 from transformer_jax.errors import DataError
 from transformer_jax.text.packing import (
     RowPlan,
+    lengths_alone,
     plan_rows,
     random_order,
     source_row_length,
@@ -193,3 +194,12 @@ def test_a_text_of_one_row_is_seen_as_often_as_its_weight_says(weight):
     large = np.delete(times, [*small])
     assert large.max() - large.min() <= 1 and large.min() >= 20
     assert times.sum() == 20 * plan.epoch_rows
+
+
+def test_pairs_that_are_alone_have_a_row_each_as_long_as_the_longest():
+    lengths = np.array([9, 3, 30, 5, 1]), np.array([4, 17, 6, 2, 4])  # one is too long, one empty
+    assert lengths_alone(*lengths, 64, 20) == (16, 24)
+    assert lengths_alone(*lengths, 20, 20) == (16, 20)
+    plan = plan_rows(*lengths, 16, 24, 0, 20, weights=np.array([2.0, 1, 1, 1, 1]), alone=True)
+    assert sorted(plan.pair_order) == [0, 1, 3] and np.diff(plan.row_starts).tolist() == [1, 1, 1]
+    assert (plan.epoch_rows, plan.too_long, plan.empty) == (4, 1, 1)

@@ -158,6 +158,14 @@ def test_two_passes_that_should_agree_take_twice_the_products():
     assert counted(("consistency",)) == 2 * counted()
 
 
+def test_each_drawn_translation_takes_a_pass_of_the_decoder_and_all_one_of_the_encoder():
+    def flops(**train):
+        return cost.step_flops(ModelConfig(**SIZES), VOCABULARY, (SRC, TGT), TrainConfig(**train))
+
+    of_two, of_three = (flops(objective="risk", candidates=draws) for draws in (2, 3))
+    assert of_two - (of_three - of_two) == 2 * flops()
+
+
 def test_losses_on_attention_have_no_products_but_those_of_a_second_pass():
     """A second pass over the whole target ends at the scores of the watched layer, the first."""
     model = ModelConfig(**SIZES, watched_layer=0)

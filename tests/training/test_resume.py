@@ -106,3 +106,22 @@ def test_other_text_under_the_same_name_is_refused(tmp_path, capsys):
     assert runs.train(workdir, **more) == 2
     assert f"{workdir} holds a run that was trained on other text" in capsys.readouterr().err
     assert runs.contents(workdir) == before
+
+
+@pytest.mark.slow("trains a run and continues it")
+def test_a_run_that_learns_from_its_own_translations_continues_bit_for_bit(tmp_path):
+    """From a trained model, whose translations become better; a row has one pair."""
+    own = {"train__init_from": runs.trained_run(), "train__objective": "self_critical"}
+    own |= {"train__steps": 12, "train__objective_weight": 20.0, "train__candidates": 3}
+    assert runs.train(tmp_path / "whole", **own) == 0
+    costs = [
+        line["self_critical_loss_per_token"]
+        for line in runs.metrics(tmp_path / "whole")
+        if line["kind"] == "train"
+    ]
+    assert len(costs) == 4 and 0 < costs[-1] < costs[0] < 20
+    killed = shutil.copytree(tmp_path / "whole", tmp_path / "killed")
+    for step in ("10", "12"):
+        shutil.rmtree(killed / "checkpoints" / step)
+    assert runs.train(killed, **own) == 0
+    assert_same_run(killed, tmp_path / "whole", "12")

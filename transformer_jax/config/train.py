@@ -126,6 +126,46 @@ class TrainConfig:
             "read",
         },
     )
+    objective: str | None = key(
+        None,
+        "what is learned of translations that the model draws of each source, beside the "
+        "likelihood of the text; their reward is sentence BLEU of subwords; risk: the expected "
+        "cost, 1 - BLEU (Shen et al. 2016); self_critical: REINFORCE, whose baseline is the mean "
+        "reward of the other draws (Rennie et al. 2017; Luo 2020); constant: REINFORCE with the "
+        "reward 1, a control (Choshen et al. 2020); None: nothing is drawn. A row then has one "
+        "pair; start from a trained model (train.init_from)",
+        choices=("risk", "self_critical", "constant"),
+        excludes={
+            "model.output": UNTESTED,
+            "model.wait_k": UNTESTED,
+            "model.encoder=none": "nothing is translated",
+            "vocabulary.dropout": "the reward compares subwords, which are cut at random",
+            "train.agreement_weight": UNTESTED,
+            "train.consistency_weight": UNTESTED,
+            "train.hard_attention": UNTESTED,
+            "train.teacher": UNTESTED,
+        },
+    )
+    objective_weight: float = key(
+        1.0,
+        "weight of the cost of drawn translations, each sentence counted with its number of target "
+        "subwords, beside that of the text's likelihood, which is 1",
+        above=0,
+        read_with=("train.objective",),
+    )
+    candidates: int = key(
+        8,
+        "translations drawn of each source",
+        at_least=2,
+        read_with=("train.objective",),
+    )
+    sharpness: float = key(
+        1.0,
+        "exponent of the probabilities from which risk makes its distribution over the different "
+        "draws (Shen et al. 2016, equation 9, where it is 0.005)",
+        above=0,
+        read_with=("train.objective=risk",),
+    )
     optimizer: str = key(
         "adam",
         "adam: the paper's; muon: matrices of products are updated by their momentum with singular "

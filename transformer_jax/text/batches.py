@@ -55,6 +55,14 @@ class Packed(NamedTuple):
         return Packed(*(None if x is None else function(x) for x in self))
 
 
+class Drawn(NamedTuple):
+    """Translations that a model has drawn of each row's source, S of each."""
+
+    ids: Ints  # int32 [R, S, L], each ending in EOS; padding: PAD
+    lengths: Ints  # int32 [R, S], EOS included; 0: there is none
+    log_probs: Any  # float32 [R, S], nats, with which the model drew them
+
+
 class Batch(NamedTuple):
     """R rows of whole sentence pairs."""
 
@@ -62,9 +70,10 @@ class Batch(NamedTuple):
     tgt: Packed  # [R, L], the tokens to predict
     links: Ints | None = None  # uint32 [R, L, W], see `link_bits`; with data.alignments
     taught: Taught | None = None  # [R, L, K]; with train.teacher
+    drawn: Drawn | None = None  # with train.objective: the training step draws them
 
     def map(self, function: Callable[[Any], Any]) -> "Batch":
-        """The batch with `function` applied to each array."""
+        """The batch of the host with `function` applied to each array."""
         links = None if self.links is None else function(self.links)
         taught = None if self.taught is None else Taught(*map(function, self.taught))
         return Batch(self.src.map(function), self.tgt.map(function), links, taught)

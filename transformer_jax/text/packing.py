@@ -174,6 +174,18 @@ def source_row_length(
     return max(best, -(-int(src_lengths[kept].max()) // SOURCE_MULTIPLE) * SOURCE_MULTIPLE)
 
 
+def lengths_alone(
+    src_lengths: np.ndarray, tgt_lengths: np.ndarray, row_length: int, max_length: int
+) -> tuple[int, int]:
+    """Positions of a source and a target row that have one pair: those of the longest sentences."""
+    pairs = select_pairs(src_lengths, tgt_lengths, max_length, min(max_length, row_length)).pairs
+    src, tgt = (
+        -(-int(own[pairs].max(initial=1)) // SOURCE_MULTIPLE) * SOURCE_MULTIPLE
+        for own in (src_lengths, tgt_lengths)
+    )
+    return src, min(tgt, row_length)
+
+
 def plan_rows(
     src_lengths: np.ndarray,
     tgt_lengths: np.ndarray,
@@ -182,6 +194,7 @@ def plan_rows(
     seed: int,
     max_length: int | None = None,
     weights: np.ndarray | None = None,
+    alone: bool = False,
 ) -> RowPlan:
     """Packs every pair to train on into exactly one row.
 
@@ -191,6 +204,7 @@ def plan_rows(
       seed: seed of the random draws; another seed packs other pairs together.
       max_length: pairs with a longer side are left out; None: the limits are the row lengths.
       weights: how often an epoch has each pair, [pairs], few different numbers; None: once.
+      alone: a row has one pair.
 
     Raises:
       DataError: no pair is left to train on.
@@ -208,9 +222,12 @@ def plan_rows(
     orders, starts, groups = [], [np.zeros(1, np.int64)], []
     for weight in np.unique(of_drawn):
         own = drawn[of_drawn == weight]
-        order, row_starts = _pack(
-            src_lengths[own], tgt_lengths[own], src_row_length, tgt_row_length
-        )
+        if alone:
+            order, row_starts = np.arange(len(own)), np.arange(len(own) + 1)
+        else:
+            order, row_starts = _pack(
+                src_lengths[own], tgt_lengths[own], src_row_length, tgt_row_length
+            )
         orders.append(own[order])
         starts.append(starts[-1][-1] + row_starts[1:])
         rows = len(row_starts) - 1

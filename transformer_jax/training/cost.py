@@ -21,8 +21,8 @@ from transformer_jax.config.train import TrainConfig
 from transformer_jax.model import parameters
 from transformer_jax.model.attention.hard_attention import REINFORCE
 from transformer_jax.model.encoder_decoder import EncoderDecoder
-from transformer_jax.model.outputs.objectives import loss_weights, reads_watched
-from transformer_jax.text.batches import Batch
+from transformer_jax.model.outputs.objectives import loss_weights, objective_of, reads_watched
+from transformer_jax.text.batches import Batch, Drawn
 from transformer_jax.text.encoded import LIKELIEST
 from transformer_jax.text.vocabulary import Sizes, both_sides
 from transformer_jax.training.program import BatchShape
@@ -66,7 +66,8 @@ def step_flops(
     ways = (lengths,) if train.agreement_weight is None else (lengths, lengths[::-1])
     losses = tuple(loss_weights(train))
     full = train.alignment_context == "full"
-    return sum(training_flops(model, sizes, *way, losses, full) for way in ways)
+    draws = train.candidates if objective_of(losses).draws else 0
+    return sum(training_flops(model, sizes, *way, losses, full, draws) for way in ways)
 
 
 @functools.lru_cache(maxsize=256)
@@ -77,6 +78,7 @@ def training_flops(
     tgt_length: int,
     losses: tuple[str, ...] = (),
     full_context: bool = False,
+    draws: int = 0,
 ) -> int:
     """FLOPs of the forward and backward pass of one row.
 
@@ -88,6 +90,8 @@ def training_flops(
       losses: names of auxiliary losses. Hard attention ("reinforce") saves a product, and
         "consistency" takes a second pass.
       full_context: whether a second pass of the decoder, which sees the whole target, aligns.
+      draws: translations that are drawn of each source. The pass over them counts; how many
+        steps it takes to draw them is not known, so these do not.
     """
     unpadded = _unpadded(model, sizes).clone(watch=reads_watched(losses))
     weights = dict.fromkeys(losses, 1.0)
@@ -104,6 +108,10 @@ def training_flops(
     key = jax.eval_shape(jax.random.key, 0)
     features = model.features
     batch = BatchShape(1, src_length, tgt_length, True, features, LIKELIEST).abstract()
+    if draws:
+        ids = jax.ShapeDtypeStruct((1, draws, tgt_length), jnp.int32)
+        of_each = (jax.ShapeDtypeStruct((1, draws), dtype) for dtype in (jnp.int32, jnp.float32))
+        batch = batch._replace(drawn=Drawn(ids, *of_each))
     params = parameters.abstract_params(unpadded)
     return product_flops(jax.value_and_grad(objective), params, batch, rows_B, key)
 

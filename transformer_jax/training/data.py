@@ -12,6 +12,7 @@ from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import Config
 from transformer_jax.config.train import TrainConfig
 from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.model.outputs.objectives import loss_weights, objective_of
 from transformer_jax.model.sides.choices import longest as longest_of
 from transformer_jax.parallel import processes
 from transformer_jax.runs.run_folder import RunFolder
@@ -28,7 +29,13 @@ from transformer_jax.text.features import FeatureReader
 from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.text.links import encode_links
 from transformer_jax.text.mixture import Mixed
-from transformer_jax.text.packing import RowPlan, plan_rows, select_pairs, source_row_length
+from transformer_jax.text.packing import (
+    RowPlan,
+    lengths_alone,
+    plan_rows,
+    select_pairs,
+    source_row_length,
+)
 from transformer_jax.text.speech import Masks
 from transformer_jax.text.vocabulary import Vocabulary
 from transformer_jax.training import text_checks
@@ -210,10 +217,14 @@ def _plan_training(
     """The plan of the training rows, and the batch's shape that follows from their fill."""
     src_lengths = pairs.src_lengths()
     tgt_lengths = pairs.tgt_lengths()
-    row_length = train.row_length
-    src_row_length = source_row_length(src_lengths, tgt_lengths, row_length, max_length)
+    lengths = src_lengths, tgt_lengths, train.row_length, max_length
+    alone = objective_of(loss_weights(train)).draws
+    if alone:
+        src_row_length, row_length = lengths_alone(*lengths)
+    else:
+        src_row_length, row_length = source_row_length(*lengths), train.row_length
     plan = plan_rows(
-        src_lengths, tgt_lengths, src_row_length, row_length, seed, max_length, weights
+        src_lengths, tgt_lengths, src_row_length, row_length, seed, max_length, weights, alone
     )
     if skipped := plan.too_long + plan.empty:
         share = skipped / len(pairs)

@@ -14,13 +14,14 @@ import optax
 from jax import Array
 
 from transformer_jax.config.train import TrainConfig
+from transformer_jax.decoding.candidates import draw_translations
 from transformer_jax.model.attention.hard_attention import next_baseline
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.interfaces import LossSums, Params
 from transformer_jax.model.kernels.choices import GPUS
 from transformer_jax.model.layers.dropout import hashed
 from transformer_jax.model.outputs.cross_entropy import LossSettings
-from transformer_jax.model.outputs.objectives import loss_weights
+from transformer_jax.model.outputs.objectives import loss_weights, objective_of
 from transformer_jax.model.stacked_params import unstacked
 from transformer_jax.text.batches import Batch
 from transformer_jax.training.state import TrainState, Window
@@ -44,6 +45,7 @@ def make_loss_fn(
     auxiliary: Mapping[str, float] | None = None,
     method: str = "loss",
     full_context: bool = False,
+    sharpness: float = 1.0,
 ) -> LossFn:
     """Returns (params, batch, rows_B, dropout_key, baseline) -> LossSums.
 
@@ -59,11 +61,13 @@ def make_loss_fn(
       auxiliary: weight of each auxiliary loss, by name, for a model with watch=True; None: no such
         loss.
       full_context: whether a second pass of the decoder, which sees the whole target, aligns.
+      sharpness: train.sharpness, for an objective on drawn translations.
       method: "loss", or "loss_and_watched", which returns (LossSums, watched attention weights).
     """
     size, dtype = model.sizes.target, model.config.dtype
     losses = tuple((auxiliary or {}).items())
-    settings = LossSettings(smoothing, size, dtype, block, replicas, losses, full_context)
+    parts = losses, full_context, sharpness
+    settings = LossSettings(smoothing, size, dtype, block, replicas, *parts)
 
     def loss_fn(
         params: Params,
@@ -122,17 +126,24 @@ def make_train_step(
     replicas: int = 1,
 ) -> Callable[[TrainState, Batch], TrainState]:
     """The pure function (state, batch) -> state of one update; metrics add up in `state.window`."""
+    losses = loss_weights(train)
     loss_fn = make_loss_fn(
         model,
         train.label_smoothing,
         train.loss_block or LOSS_BLOCK,
         replicas,
-        loss_weights(train),
+        losses,
         full_context=train.alignment_context == "full",
+        sharpness=train.sharpness,
     )
     update = make_update(optimizer, train.max_skipped)
+    draws = objective_of(losses).draws
 
     def train_step(state: TrainState, batch: Batch) -> TrainState:
+        if draws:  # before micro-batches and outside the gradient
+            params, key = unstacked(state.params), dropout_key(state)
+            drawn = draw_translations(model, params, batch, key, train.candidates)
+            batch = batch._replace(drawn=drawn)
         own_loss = functools.partial(loss_fn, baseline=state.baseline)
         grads, sums = accumulated_gradients(
             own_loss, state.params, batch, dropout_key(state), train.accumulate_steps

@@ -29,6 +29,7 @@ class LossSettings(NamedTuple):
     replicas: int  # number of parts of a batch on different devices
     auxiliary: tuple[tuple[str, float], ...] = ()  # names and weights of auxiliary losses
     full_context: bool = False  # whether a second pass over the whole target learns to align
+    sharpness: float = 1.0  # of risk's distribution over drawn translations
 
     @property
     def on_logits(self) -> dict[str, float]:
@@ -59,7 +60,7 @@ def loss_sums(statistics: Statistics, weights: Array, smoothing: float) -> LossS
 
 
 def loss_and_gradient(
-    logits_BLV: Array, targets_BL: Array, real_BL: Array, smoothing: float, vocabulary_size: int
+    logits_BLV: Array, targets_BL: Array, weights_BL: Array, smoothing: float, vocabulary_size: int
 ) -> tuple[LossSums, Array]:
     """Cross entropy against (1 - epsilon) one_hot + epsilon / vocabulary_size, summed over targets.
 
@@ -69,7 +70,7 @@ def loss_and_gradient(
     Args:
       logits_BLV: float32 `[..., padded vocabulary]`; the entries of padding are ignored.
       targets_BL: subwords to predict, `[...]`.
-      real_BL: booleans `[...]`, False = padding.
+      weights_BL: of the positions in all sums `[...]`: 0 = padding, and True or 1 = a real subword.
       smoothing: epsilon, 0 <= epsilon < 1.
       vocabulary_size: size of the vocabulary without its padding.
 
@@ -87,7 +88,7 @@ def loss_and_gradient(
     log_normalizer_BL = (highest_BL1 + jnp.log(total_BL1))[..., 0]
     target_logit_BL = jnp.take_along_axis(logits_BLV, targets_BL[..., None], axis=-1)[..., 0]
     mean_logit_BL = jnp.where(in_vocabulary_V, logits_BLV, 0.0).sum(-1) / vocabulary_size
-    weights_BL = real_BL.astype(logits_BLV.dtype)
+    weights_BL = weights_BL.astype(logits_BLV.dtype)
     statistics = Statistics(highest_BL1[..., 0], log_normalizer_BL, target_logit_BL, mean_logit_BL)
     sums = loss_sums(statistics, weights_BL, smoothing)
     is_target_BLV = column_V == targets_BL[..., None]

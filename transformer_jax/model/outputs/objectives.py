@@ -18,6 +18,7 @@ from transformer_jax.model.outputs.consistency import consistency
 from transformer_jax.model.outputs.cross_entropy import CONSISTENCY, DISTILLATION, LossSettings
 from transformer_jax.model.outputs.distillation import distillation
 from transformer_jax.model.outputs.passes import Objective, first_pass, with_losses
+from transformer_jax.model.outputs.sequence_objectives import ON_DRAWS, of_draws
 from transformer_jax.text.batches import Batch
 
 TRANSLATION = "translation"  # the objective of a config that asks for no other
@@ -32,6 +33,13 @@ def translation(
     return with_losses(sums, one)
 
 
+def _of_draws(name: str) -> Objective:
+    def weight(train: TrainConfig) -> float:
+        return (train.objective == name) * train.objective_weight
+
+    return Objective(of_draws(name), weight, watches=False, draws=True)
+
+
 OBJECTIVES: dict[str, Objective] = {
     TRANSLATION: Objective(translation, lambda train: 0.0, watches=False),
     CONSISTENCY: Objective(consistency, lambda train: train.consistency_weight, watches=False),
@@ -39,6 +47,7 @@ OBJECTIVES: dict[str, Objective] = {
         distillation, lambda train: bool(train.teacher) * train.distillation_weight, watches=False
     ),
     REINFORCE: Objective(reinforce, lambda train: train.hard_attention == REINFORCE, watches=True),
+    **{name: _of_draws(name) for name in ON_DRAWS},
 }
 
 

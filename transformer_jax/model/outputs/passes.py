@@ -30,6 +30,7 @@ class Objective(NamedTuple):
     sums: Sums
     weight: Callable[[TrainConfig], float]  # of its own loss among the sums; 0: it is not asked
     watches: bool  # whether it reads the watched weights
+    draws: bool = False  # whether it reads translations that the model draws (Batch.drawn)
 
 
 class Pass(NamedTuple):

@@ -141,6 +141,17 @@ def _block_loss(
     return BlockLoss(sums, gradient_RbLV)
 
 
+def _weighted_block(
+    block: tuple[Array, Any, Any], table_VD: Array, settings: LossSettings
+) -> BlockLoss:
+    x_RbLD, _, (targets_RbL, weights_RbL) = block
+    logits_RbLV = output_logits(x_RbLD, table_VD, settings.dtype)
+    sums, gradient_RbLV = loss_and_gradient(
+        logits_RbLV, targets_RbL, weights_RbL, settings.smoothing, settings.vocabulary_size
+    )
+    return BlockLoss(sums, gradient_RbLV)
+
+
 @dataclasses.dataclass(frozen=True)
 class Softmax:
     """The softmax over the vocabulary of x E^T (Vaswani et al. 2017, section 3.4).
@@ -171,6 +182,14 @@ class Softmax:
         """`loss`, and the loss "distillation" of what the batch has of a teacher."""
         parts, target = Parts(self.widened(x_BLD), given.table_VD), batch.tgt
         return projected_loss(parts, target.ids, target.segments != 0, settings, batch.taught)
+
+    def weighted_loss(
+        self, x_BLD: Array, given: Given, wanted: tuple[Array, Array], settings: LossSettings
+    ) -> Array:
+        """-sum_l w_l log p(y_l): `wanted` has subwords y and any weights w, `[batch, tgt_len]`."""
+        parts = Parts(self.widened(x_BLD), given.table_VD)
+        plain = settings._replace(smoothing=0.0, auxiliary=())
+        return loss_by_blocks(parts, wanted, _weighted_block, plain)[0].smoothed_nats
 
     def loss_of_two(
         self,
