@@ -36,6 +36,7 @@ VERDICTS = {
 }
 VERDICTS |= {"fair_comparison": 3, "few_pairs": 4, "hard_attention": 3, "languages": 4}
 VERDICTS |= {
+    "bleu_objective": 3,
     "debates": 3,
     "distillation": 5,
     "documents": 7,
