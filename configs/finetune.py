@@ -18,6 +18,10 @@ from transformer_jax.config.serialization import default_config_dict
 from transformer_jax.errors import ConfigError
 from transformer_jax.runs.run_folder import RunFolder
 
+# What a source and a target of the other run are.
+READ = ("src", "tgt", "directions", "context", "src_kind", "sample_rate", "mel_bands")
+READ += ("stacked_frames", "patch_height", "patch_width")
+
 
 def get_config(run: str) -> ConfigDict:
     """The preset, a diff against the schema's defaults and the other run's model."""
@@ -27,7 +31,7 @@ def get_config(run: str) -> ConfigDict:
     other = RunFolder(run).read_config()
     config.model.update(dataclasses.asdict(other.model))
     config.decode.update(dataclasses.asdict(other.decode))
-    config.data.src, config.data.tgt = other.data.src, other.data.tgt
+    config.data.update({name: getattr(other.data, name) for name in READ})
     config.train.init_from = run
 
     config.train.steps = 5_000

@@ -24,7 +24,7 @@ import numpy as np
 
 from experiments.figures_bleu import RESAMPLES, SEED, bleu_by_length, bleu_figure
 from transformer_jax.config.train import TrainConfig
-from transformer_jax.errors import DataError, UserError
+from transformer_jax.errors import ConfigError, DataError, UserError
 from transformer_jax.files import write_atomically
 from transformer_jax.reporting.page import (
     Code,
@@ -44,6 +44,7 @@ from transformer_jax.reporting.plots import (
     save_figure,
 )
 from transformer_jax.reporting.provenance import revision
+from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
 
 log = logging.getLogger("experiments.figures")
@@ -245,6 +246,8 @@ def make(asked: Asked) -> None:
         asked.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--out={asked.out}: {error.strerror}. Name another folder.") from None
+    if asked.workdir is not None:
+        check_translates(asked.workdir)
     parts: list[Part] = [Code(command()), Text(f"{made_by()} Run: {asked.workdir or 'none'}.")]
     for section in SECTIONS:
         if section.needs_run and asked.workdir is None:
@@ -253,6 +256,15 @@ def make(asked: Asked) -> None:
         parts += [Heading(section.title), *section.make(asked)]
     title = "Figures"
     print(f"page        {write_report(asked.out, title, parts)}")
+
+
+def check_translates(workdir: str) -> None:
+    """Raises ConfigError if the run has nothing to translate, before anything is drawn."""
+    run = RunFolder(workdir)
+    has_source = run.read_config().model.encoder != "none"
+    if run.is_imported or not has_source:
+        why = "was imported and has no text of its own" if has_source else "is a language model"
+        raise ConfigError(f"--workdir={workdir} {why}: there is nothing to translate.")
 
 
 def command() -> str:

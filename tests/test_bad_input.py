@@ -124,7 +124,9 @@ TRAIN --workdir=gs://bucket/run
     --workdir=gs://bucket/run: a run's folder is on a disk or a network disk
 TRAIN '--workdir={tmp}/[new] run'
     --workdir={tmp}/[new] run: this path contains [ | Choose another --workdir
-NEW --init_from={tmp}/other | {tmp}/other holds no run: it has no config.json
+NEW --init_from={tmp}/other | {tmp}/other holds no run: | Name a run with --init_from=FOLDER.
+NEW --config.train.teacher={tmp}/other
+    {tmp}/other holds no run | Name a run with --config.train.teacher=FOLDER.
 NEW --init_from={tmp}/run --config.model.d_ff=48
     is a run of another model: model.d_ff: the run has 32, the config now says 48
 NEW --init_from=a --config.train.init_from=b | say two things: give one
@@ -231,7 +233,7 @@ evaluate RUN --split=test:en-de --from=en --to=de | has a direction already: lea
 evaluate RUN --examples=-3 | --examples=-3: give the number
 evaluate RUN --config.model.d_ff=3
     evaluate does not take --config.model.d_ff.
-    It takes decode.*, data.path, data.valid, data.test.
+    It takes decode.*, data.source, data.path, data.valid, data.test.
 score RUN --src={tmp}/corpus/test.en --tgt={tmp}/corpus/test.de --config.train.steps=3
     score does not take --config.train.steps. It takes decode.to, decode.penalty,
 score RUN --src={tmp}/corpus/test.en | score needs --tgt=FILE
@@ -251,6 +253,12 @@ align RUN --src={tmp}/corpus/test.en --tgt={tmp}/corpus/test.de --layer=2
 align RUN --src={tmp}/corpus/test.en --tgt={tmp}/corpus/test.de --checkpoint=7
     --checkpoint=7 is not there
 
+prune RUN --heads=0.5 --output={tmp}/corpus | {tmp}/corpus is not empty | another --output
+prune RUN --heads=0.5 --output={tmp}/new --seed=3 | --seed=3 changes nothing without --by=random
+prune RUN --heads=0.5 --output={tmp}/new --by=random --seed=-1 | --seed=-1 is below 0
+prune RUN --heads=0.5 --output={tmp}/new --config.data.path={tmp}/nowhere | is not a folder
+
+attention RUN --explain=leave_one_out --kind=decoder x | hides nothing of the translation
 attention RUN A dog | attention takes one SENTENCE, not 2 arguments: put it in quotation marks
 attention RUN --output=x.png | attention needs SENTENCE: what to translate
 attention RUN ' \t' --output={tmp}/heat.png | The sentence is blank
@@ -621,6 +629,7 @@ def test_an_imported_run_has_no_text_of_its_own(box, refuse):
     shutil.copytree(test_import.imported("one"), box / "moved")  # data.path is the old place
     words = "{tmp}/moved was imported and has no text of its own", "--src=FILE"
     refuse("evaluate --workdir={tmp}/moved", *words)
+    refuse("prune --workdir={tmp}/moved --heads=0.5 --output={tmp}/new", *words)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """A run of several directions: a flag names the target language, or the source line does."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,14 @@ def test_a_line_without_a_target_language_is_refused_and_so_is_an_unknown_one(ru
         transformer_jax.load(run, to="bt").translate(["A dog."])
     assert runs.command("translate", f"--workdir={run}", "--to=de", "--config.decode.to=en") == 2
     assert "--to and --config.decode.to say two things" in capsys.readouterr().err
+
+
+def test_a_split_in_a_language_that_the_run_does_not_know_and_one_that_goes_on(run, capsys):
+    assert runs.command("evaluate", f"--workdir={run}", "--from=en", "--to=fr") == 2
+    assert "test:en-fr: the run translates into de, en" in capsys.readouterr().err
+    path = f"--config.data.path={runs.tiny_corpus()}"
+    assert runs.command("train", f"--config=finetune:{run}", "--print_config", path) == 0
+    assert json.loads(capsys.readouterr().out)["data"]["directions"] == ["en-de", "de-en"]
 
 
 def test_evaluate_scores_each_direction_and_all(run, capsys):

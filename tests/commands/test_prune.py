@@ -29,7 +29,9 @@ def test_a_pruned_run_translates_and_another_run_starts_from_it(tmp_path, capsys
     assert "importance of the heads of decoder_0/cross_attention" in caplog.text
     more = {"model__num_heads": 1, "model__d_k": 8, "model__d_v": 8, "train__steps": 2}
     assert runs.train(tmp_path / "tuned", train__init_from=tmp_path / "best", **more) == 0
-    capsys.readouterr()
+    assert runs.command("evaluate", f"--workdir={tmp_path / 'best'}") == 0  # its text is known
+    assert runs.command("train", f"--workdir={tmp_path / 'best'}") == 2
+    assert "best was pruned and cannot be trained on" in capsys.readouterr().err
     for wrong, message in [
         ([flags[0], "--heads=1"], "not between 0 and 1"),
         ([*flags, "--by=luck"], "importance or random"),

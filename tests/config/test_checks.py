@@ -92,6 +92,8 @@ model.tie_output=True | model.tie_output=True changes nothing | Leave it out
 vocabulary.dropout=0.1 vocabulary.kind=unigram | vocabulary.dropout=0.1 skips | Use vocabulary.kind
 data.source=parquet | data.source='parquet' needs | --config.data.path=FOLDER
 data.source=tfds | data.name is not set | --config.data.name=wmt14_translate
+FILES data.directions=('en-de','de-en') data.train=('train:de-en',)
+    data.directions: no text of data.train has en-de. Name one, or leave it out
 data.tgt=fr | data.tgt='fr' | 'en' and 'de' | data.source='files'
 data.src=de | data.src='de', data.tgt='de': the built-in corpus is in
 data.src=en,fr | data.src='en,fr' | the built-in corpus is in 'en' and 'de'

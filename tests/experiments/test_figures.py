@@ -15,6 +15,7 @@ from experiments.figures_bleu import Bucket, bleu_by_length, bleu_figure
 from tests import tiny_runs as runs
 from transformer_jax import api
 from transformer_jax.errors import DataError
+from transformer_jax.runs.run_folder import IMPORTED
 from transformer_jax.text.built_in_corpus import built_in_pairs
 from transformer_jax.text.sources import encode_sources
 from transformer_jax.use.command_line import exit_status
@@ -162,6 +163,11 @@ def test_all_figures_of_a_run(monkeypatch, tmp_path, capsys):
     assert "| 512 | 4,000 | 4,000 | 6.988e-04 |" in table  # the paper's base model
     assert "; \\<s> is the beginning" in table  # Markdown escapes it too
     assert f"| all | {runs.SIZES['test']} | {record['bleu']:.2f} |" in table
+
+    (trained / "corpus.sha256").write_text(IMPORTED)
+    assert run(monkeypatch, f"--workdir={trained}", f"--out={tmp_path / 'none'}") == 2
+    assert "was imported and has no text of its own" in capsys.readouterr().err
+    assert not files(tmp_path / "none")
 
 
 def test_without_a_run_what_needs_none_is_made(monkeypatch, tmp_path):

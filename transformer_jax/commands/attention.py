@@ -16,7 +16,7 @@ import numpy as np
 from transformer_jax.api import AttendedSentence, Run
 from transformer_jax.errors import ConfigError
 from transformer_jax.evaluation.attention import EXPLAINED, KINDS
-from transformer_jax.evaluation.explanations import check_method
+from transformer_jax.evaluation.explanations import EXPLANATIONS, check_method
 from transformer_jax.files import write_atomically
 from transformer_jax.model.attention.maps import layers_of_use, uses_of
 from transformer_jax.reporting.page import Code, Heading, Part, Picture, Text, write_page
@@ -191,6 +191,10 @@ def _check(output: Path, kind: str) -> None:
 def _check_explain(explain: str, part: int | None, kind: str) -> None:
     """Raises ConfigError if there is no such method, or it is asked about a part of the model."""
     check_method(explain)
+    if kind == "decoder" and not EXPLANATIONS[explain].of_target:
+        raise ConfigError(
+            f"--explain={explain} hides nothing of the translation: name --kind=cross or all."
+        )
     if part or kind == "encoder":
         raise ConfigError(
             f"--explain={explain} is about the whole model, from the translation back: leave out "

@@ -34,7 +34,7 @@ def average(workdir: str, last: int = 5) -> Path:
     run = RunFolder(workdir)
     run.check_name()
     config = run.read_config()
-    if run.is_imported:
+    if run.made is not None:
         raise RunError(f"{run.path} has one checkpoint only: it was not trained here.")
     vocabulary = load_vocabulary(run.vocabulary_file)
     like = abstract_params(make_model(config.model, vocabulary.sizes))

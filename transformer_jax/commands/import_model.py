@@ -77,9 +77,11 @@ def import_model(
     log.info("%s: %s subwords, %s", run.path, sizes, _described(model))
 
 
-def write_run(run: RunFolder, config: Config, vocabulary: Vocabulary, params: Params) -> None:
-    """Writes a run that was not trained here, after the checks of its folder."""
-    run.claim(config, IMPORTED)
+def write_run(
+    run: RunFolder, config: Config, vocabulary: Vocabulary, params: Params, how: str = IMPORTED
+) -> None:
+    """Writes a run that was not trained here (`how`), after the checks of its folder."""
+    run.claim(config, how)
     try:
         vocabulary.save(run.vocabulary_file)
         run.seal()

@@ -1,7 +1,8 @@
 """The `prune` command: a smaller run without the attention heads that matter least."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -21,9 +22,8 @@ from transformer_jax.evaluation.head_importance import (
 )
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.parameters import abstract_params
-from transformer_jax.runs.run_folder import RunFolder
-from transformer_jax.text.corpora import open_corpus
-from transformer_jax.use.loading import LoadedModel, load_model
+from transformer_jax.runs.run_folder import PRUNED, RunFolder
+from transformer_jax.use.loading import NO_OVERRIDES, LoadedModel, load_model, pairs_of_split
 
 log = logging.getLogger(__name__)
 PAIRS = 500  # of the validation split, by which heads are chosen
@@ -39,8 +39,9 @@ def prune(
     *,
     heads: float,
     by: str = "importance",
-    seed: int = 0,
+    seed: int | None = None,
     checkpoint: str = "latest",
+    overrides: Mapping[str, Any] = NO_OVERRIDES,
 ) -> None:
     """Writes a run without a share of the heads of each attention; it translates as any other.
 
@@ -52,29 +53,33 @@ def prune(
       heads: the share of each attention's heads that goes, above 0 and below 1; at least one head
         goes, and one stays.
       by: "importance" (Michel et al. 2019, on the validation split) or "random", the control.
-      seed: of the random choice.
+      seed: of the random choice; None: 0.
       checkpoint: "latest", "best", "average", a step, or an average's name.
+      overrides: keys of `data` and their values: where the validation split is.
 
     Raises:
-      UserError: there is no run, a flag is out of range, the folder is taken, or the model's heads
-        are not independent of each other.
+      UserError: there is no run or no text, a flag is out of range, the folder is taken, or the
+        model's heads are not independent of each other.
     """
     if not 0 < heads < 1:
         raise ConfigError(f"--heads={heads:g} is not between 0 and 1: name the share that goes.")
     if by not in ("importance", "random"):
         raise ConfigError(f"--by={by}: choose importance or random.")
-    run = RunFolder(output)
+    if seed is not None and (by != "random" or seed < 0):
+        wrong = "is below 0" if seed < 0 else "changes nothing without --by=random"
+        raise ConfigError(f"--seed={seed} {wrong}.")
+    run = RunFolder(output, "--output")
     if run.config_file.exists():
         raise RunError(f"{run.path} holds a run. Choose another --output.")
-    loaded = load_model(workdir, checkpoint)
+    loaded = load_model(workdir, checkpoint, overrides=overrides)
     config = _smaller(loaded.config, heads)
     run.check(config)
     names = attentions(loaded.model)
     if not names:
         raise ConfigError(f"{workdir} has no attention with heads.")
-    sides = _sides(loaded)
+    sides = _sides(loaded, RunFolder(workdir))
     if by == "random":
-        draw = np.random.default_rng(seed)
+        draw = np.random.default_rng(seed or 0)
         scores = {name: draw.random(loaded.config.model.num_heads) for name in names}
     else:
         scores = importance(loaded.model, loaded.translator.params, *sides)
@@ -82,7 +87,7 @@ def prune(
     count = config.model.num_heads
     kept = {name: np.sort(np.argsort(-own)[:count]) for name, own in scores.items()}
     params = checked(loaded, config, kept, sides)
-    write_run(run, config, loaded.vocabulary, jax.device_get(params))
+    write_run(run, config, loaded.vocabulary, jax.device_get(params), PRUNED)
     log.info("%s: %d of %d heads", run.path, count, loaded.config.model.num_heads)
 
 
@@ -102,9 +107,9 @@ def _smaller(config: Config, share: float) -> Config:
     return smaller
 
 
-def _sides(loaded: LoadedModel) -> Sides:
+def _sides(loaded: LoadedModel, run: RunFolder) -> Sides:
     """Both sides of the first pairs of the validation split, as subwords."""
-    pairs = open_corpus(loaded.config.data).split("valid")[:PAIRS]
+    pairs = pairs_of_split(loaded.config, "valid", run)[:PAIRS]
     lines = loaded.line_translator(folder=loaded.config.data.path)
     src = lines.encode([pair.src for pair in pairs])
     tgt = lines.encode([pair.tgt for pair in pairs], is_target=True)

@@ -241,10 +241,7 @@ class DataConfig:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """What the source sentences of a pair are: languages, usually one, or sentences before.
-
-        None for a language model.
-        """
+        """What a pair's source sentences are: languages, or sentences before; (): no source."""
         named = self.src.split(",") if self.src else []
         before = [f"{n} before" for n in range(1, self.context + 1)]
         return (*(["any"] if self.directions else named), *before)
@@ -368,6 +365,9 @@ class DataConfig:
             value, default = getattr(self, name), getattr(DataConfig, name)
             if value != default and not known.issuperset(value.split(",")):
                 yield f"data.{name}={value!r} changes nothing beside data.directions. Leave it out."
+        own = {Text.of(one).direction for one in self.train}
+        for one in sorted({*self.directions} - own) if own and all(own) else ():
+            yield f"data.directions: no text of data.train has {one}. Name one, or leave it out."
         if len(set(self.directions)) < len(self.directions):
             yield "data.directions names a direction twice: give one of its texts a weight."
 

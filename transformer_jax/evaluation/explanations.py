@@ -69,6 +69,7 @@ class Explanation(NamedTuple):
     # (model, params, pair) -> [batch, T, T]; rows of target positions
     compute: Callable[[EncoderDecoder, Params, Pairs], Array]
     unit: str  # of what it finds
+    of_target: bool = True  # whether it finds what the translation so far has to do with it
 
 
 # Compiled as a whole, for each model.
@@ -228,7 +229,7 @@ EXPLANATIONS = {
     "norms": Explanation(norms, "share of the last layer"),
     "alti": Explanation(alti, "share"),
     "gradient": Explanation(gradient, "gradient times weight"),
-    "leave_one_out": Explanation(leave_one_out, "nats lost without it"),
+    "leave_one_out": Explanation(leave_one_out, "nats lost without it", of_target=False),
 }
 
 
@@ -249,7 +250,8 @@ def explained(model: EncoderDecoder, params: Params, pair: Pairs, method: str) -
 
     Returns:
       float32: "cross" `[batch, 1, 1, tgt_len, src_len]` and "decoder" `[batch, 1, 1, tgt_len,
-      tgt_len]`, with rows as in `attention_maps`.
+      tgt_len]`, with rows as in `attention_maps`. A method that hides nothing of the target has no
+      "decoder".
 
     Raises:
       ConfigError: there is no such method, or the model has parts that no method knows.
@@ -260,4 +262,5 @@ def explained(model: EncoderDecoder, params: Params, pair: Pairs, method: str) -
     joint_BTT = EXPLANATIONS[method].compute(model, params, pair)
     first = pair.source.ids.shape[1]
     rows_B11LT = joint_BTT[:, None, None, first:]
-    return {"cross": rows_B11LT[..., :first], "decoder": rows_B11LT[..., first:]}
+    found = {"cross": rows_B11LT[..., :first]}
+    return found | ({"decoder": rows_B11LT[..., first:]} if EXPLANATIONS[method].of_target else {})

@@ -26,7 +26,10 @@ from transformer_jax.runs.run_sums import check_sums, write_sums
 log = logging.getLogger(__name__)
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 PATTERN = re.compile(r"[*?\[\\]")
-IMPORTED = "imported: trained elsewhere"  # in corpus.sha256, in place of a fingerprint
+# In corpus.sha256, in place of fingerprints: how a run was made that was not trained in its folder.
+IMPORTED, PRUNED = "imported: trained elsewhere", "pruned: not trained since"
+# Flags that name a run beside --workdir.
+ORIGIN, TEACHER = "--init_from", "--config.train.teacher"
 NO_TEACHER = "0" * 64  # in place of a teacher's fingerprint
 LOCK = ".lock"  # the file stays; a running `train` holds a lock of the operating system on it
 
@@ -34,10 +37,11 @@ LOCK = ".lock"  # the file stays; a running `train` holds a lock of the operatin
 class RunFolder:
     """Paths in a run's folder, and its config."""
 
-    def __init__(self, workdir: str | os.PathLike) -> None:
+    def __init__(self, workdir: str | os.PathLike, flag: str = "--workdir") -> None:
+        self._flag = flag  # with which a user chose the folder
         if URL.match(str(workdir)):
             raise ConfigError(
-                f"--workdir={workdir}: a run's folder is on a disk or a network disk, whose "
+                f"{flag}={workdir}: a run's folder is on a disk or a network disk, whose "
                 "renames are atomic (docs/many_machines.md). Copy the run there when it has ended."
             )
         self.path = Path(workdir).absolute()
@@ -83,6 +87,8 @@ class RunFolder:
                 if not self.path.exists():
                     return f"There is no such folder in the run {named}."
                 return f"The run is in the folder above: {named}, and --checkpoint names a step."
+        if self._flag != "--workdir":
+            return f"Name a run with {self._flag}=FOLDER."
         named = shlex.quote(f"--workdir={self.path}")
         return f"Train one with `python -m transformer_jax train --config=CONFIG {named}`."
 
@@ -100,7 +106,7 @@ class RunFolder:
         self.check_name()
         self._check_files()
         if wrong := in_the_way(self.path):
-            raise RunError(f"Cannot write into {self.path}: {wrong}. Choose another --workdir.")
+            raise RunError(f"Cannot write into {self.path}: {wrong}. Choose another {self._flag}.")
         if self.config_file.exists():
             differences = immutable_differences(self.read_config(), config)
             if differences:
@@ -111,7 +117,9 @@ class RunFolder:
         elif self.path.is_dir() and any(
             not is_temporary(p) and p.name != LOCK for p in self.path.iterdir()
         ):
-            raise RunError(f"{self.path} is not empty and holds no run. Choose another --workdir.")
+            raise RunError(
+                f"{self.path} is not empty and holds no run. Choose another {self._flag}."
+            )
         if self.checkpoints.exists() and not self.checkpoints.is_dir():
             raise RunError(f"Cannot write into {self.checkpoints}: it is a file.")
         if self.checkpoints.exists() and not os.access(self.checkpoints, os.W_OK):
@@ -126,9 +134,9 @@ class RunFolder:
 
     def check_can_train(self) -> None:
         """Raises RunError if training may not write here, whatever the config is."""
-        if self.is_imported:
+        if self.made is not None:
             raise RunError(
-                f"{self.path} was imported and cannot be trained on. Fine-tune it in another "
+                f"{self.path} was {self.made} and cannot be trained on. Fine-tune it in another "
                 f"folder: --config=finetune:{self.path} --workdir=OTHER."
             )
         main = RunFolder(self.path.parent)
@@ -140,12 +148,18 @@ class RunFolder:
             )
 
     @property
-    def is_imported(self) -> bool:
-        """Whether `import` made the run; False also if its corpus file cannot be read."""
+    def made(self) -> str | None:
+        """ "imported" or "pruned"; None: it was trained here, or its corpus file cannot be read."""
         try:
-            return self.corpus_file.read_text(encoding="utf-8").strip() == IMPORTED
+            how = self.corpus_file.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError):  # `check_corpus` reports it
-            return False
+            return None
+        return how.partition(":")[0] if how in (IMPORTED, PRUNED) else None
+
+    @property
+    def is_imported(self) -> bool:
+        """Whether `import` made the run, so that it has no text of its own."""
+        return self.made == "imported"
 
     def check_name(self) -> None:
         """Checks that Orbax can write checkpoints into the folder.
@@ -165,8 +179,9 @@ class RunFolder:
             wrong = f"contains {found[0]}" if found else ""
         if wrong:
             raise RunError(
-                f"--workdir={self.path}: this path {wrong}, so checkpoints cannot be written there "
-                "(nor with any of * ? [ \\ in it). Choose another --workdir, or rename the folder."
+                f"{self._flag}={self.path}: this path {wrong}, so checkpoints cannot be written "
+                f"there (nor with any of * ? [ \\ in it). Choose another {self._flag}, or rename "
+                "the folder."
             )
 
     def _check_files(self) -> None:
@@ -207,7 +222,7 @@ class RunFolder:
             raise RunError(f"{self.corpus_file} is empty: put that run's file back.")
         recorded = fingerprints if known is None else tuple(known.split())
         pattern = f"[0-9a-f]{{{len(fingerprints[0])}}}"
-        if not (self.is_imported or all(re.fullmatch(pattern, x) for x in recorded)):
+        if not (self.made or all(re.fullmatch(pattern, x) for x in recorded)):
             raise RunError(
                 f"{self.corpus_file} is damaged: it holds SHA-256 sums of the run's text. Put that "
                 "run's file back."
@@ -248,7 +263,7 @@ class RunFolder:
             write_atomically(self.corpus_file, "".join(f"{x}\n" for x in fingerprints).encode())
         except OSError as error:
             raise RunError(
-                f"Cannot write into {self.path}: {error.strerror}. Choose another --workdir."
+                f"Cannot write into {self.path}: {error.strerror}. Choose another {self._flag}."
             ) from None
 
     def seal(self) -> None:

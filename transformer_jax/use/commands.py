@@ -41,6 +41,7 @@ EVERY_KEY = ("",)
 SCORED = "to penalty length_penalty coverage_penalty max_length tokens_per_batch dtype weights"
 SOURCES = Flag("src", str, "FILE", "the sources", required=True)
 ANY_SOURCES = SOURCES._replace(required=False, help="the sources (none for a language model)")
+OWN_TEXT = ("data.source", "data.path")  # keys that say where a run's text is now
 TRANSLATIONS = Flag("tgt", str, "FILE", "their translations, a line each", required=True)
 
 COMMANDS = {
@@ -93,7 +94,7 @@ COMMANDS = {
             Flag("examples", int, "N", "translations to print, with their sources", default=0),
             *PROCESSES,
         ),
-        keys=("decode.", "data.path", "data.valid", "data.test"),
+        keys=("decode.", *OWN_TEXT, "data.valid", "data.test"),
     ),
     "score": Command(
         "transformer_jax.commands.score:score",
@@ -185,9 +186,10 @@ COMMANDS = {
             Flag("output", str, "FOLDER", "the new run's folder", required=True),
             Flag("heads", float, "SHARE", "of each attention's heads that goes", required=True),
             Flag("by", str, "HOW", "importance or random", default="importance"),
-            Flag("seed", int, "N", "of the random choice", default=0),
+            Flag("seed", int, "N", "of the random choice (0)"),
             CHECKPOINT,
         ),
+        keys=(*OWN_TEXT, "data.valid"),
     ),
     "import": Command(
         "transformer_jax.commands.import_model:import_model",

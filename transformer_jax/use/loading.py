@@ -236,6 +236,9 @@ def pairs_of_split(config: Config, split: str, run: RunFolder) -> Sequence[Pair]
     texts = [Text.of(one) for one in asked]
     if not data.directions and any(one.direction for one in texts):
         raise ConfigError(f"{split}: this run has one direction, {data.direction}. Leave it out.")
+    for one in texts:
+        if one.direction and one.direction.partition("-")[2] not in data.targets:
+            raise ConfigError(f"{split}: the run translates into {', '.join(data.targets)}.")
     if codes := [code(one.tag) for one in texts if one.tag]:
         load_vocabulary(run.vocabulary_file).check_codes(codes)
     return open_corpus(data).split(split)

@@ -22,7 +22,7 @@ from transformer_jax.files import kept
 from transformer_jax.model.ensemble import Predictor
 from transformer_jax.model.interfaces import Params
 from transformer_jax.parallel import processes
-from transformer_jax.runs.run_folder import NO_TEACHER, RunFolder
+from transformer_jax.runs.run_folder import NO_TEACHER, TEACHER, RunFolder
 from transformer_jax.text.batches import Packed
 from transformer_jax.text.encoded import LIKELIEST, EncodedPairs, Taught
 from transformer_jax.text.features import how_read
@@ -45,6 +45,7 @@ def with_teacher(data: TrainingData, config: Config, run: RunFolder) -> Training
     if folder is None:
         run.check_corpus(*data.fingerprints, NO_TEACHER)
         return data
+    RunFolder(folder, TEACHER).read_config()  # to be blamed by its own name
     teacher = load_model(folder)
     _check_reads_the_same(teacher, data, config)
     weights = _digest(teacher)

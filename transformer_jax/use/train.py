@@ -32,7 +32,7 @@ from transformer_jax.parallel import processes
 from transformer_jax.parallel.mesh import decoding_mesh, local, make_mesh
 from transformer_jax.runs.checkpoints import Checkpoints, committed_steps
 from transformer_jax.runs.metrics import FILE, check_metrics, clock
-from transformer_jax.runs.run_folder import RunFolder
+from transformer_jax.runs.run_folder import ORIGIN, TEACHER, RunFolder
 from transformer_jax.runs.together import restore_newest
 from transformer_jax.runs.weights import load_params
 from transformer_jax.runs.weights_and_biases import check_wandb
@@ -131,7 +131,7 @@ def _with_origin(config: Config, run: RunFolder) -> Config:
         if given not in (None, origin):
             log.info("train.init_from has no effect: it is for the start of a run")
     elif (other := given or teacher) is not None:
-        recorded = RunFolder(other).read_config()
+        recorded = RunFolder(other, ORIGIN if given else TEACHER).read_config()
     if origin is not None or teacher is not None:
         values |= {name: value_at(recorded, name) for name in OF_VOCABULARY}
     for name, value in values.items():
