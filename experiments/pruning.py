@@ -19,10 +19,16 @@ lower. "They can go" holds if BLEU falls by less than 1, and does not if by more
 lose more than random heads. "Aligning heads stay" holds if, of half the heads, those of
 encoder-decoder attention that stay have a lower mean error than those that go, and does not if a
 higher one; "neighbours stay" is the same of self-attention's neighbour share, if higher.
+
+Then training goes on for 500 updates, from the weights of the whole model and of runs that
+`transformer-jax prune` wrote, without a quarter and without half of the heads, by importance and at
+random (one draw). The same rules, written before these runs, hold for "tells" and "can go" against
+the whole model, which has as many further updates.
 """
 
 import statistics
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,7 +37,7 @@ import numpy as np
 
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
 from experiments.judging import Column, at, judged, means
-from experiments.short_demo import SHORT_DEMO
+from experiments.short_demo import SHORT_DEMO, updates
 from experiments.translations import bleu, pairs_of_test
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
@@ -43,6 +49,13 @@ LEAST, RANDOM, MOST = "least important", "random", "most important"
 WHOLE, ERRORS, NEIGHBOURS = "all heads", "alignment errors", "neighbour shares"
 PAIRS, CHOSEN_BY, LOOKED_AT = 500, 200, 50
 DRAWS, FAR, LITTLE = 2, 2, 1.0
+RETRAINED = ("a quarter", "half")
+FURTHER = {
+    **updates(500),
+    "train.warmup_steps": 50,
+    "train.peak_learning_rate": 1e-3,
+    "decode.beam_size": 1,
+}
 Scores = Mapping[str, np.ndarray]  # of each head, by attention
 
 
@@ -111,6 +124,32 @@ def measured(job: Job) -> Evidence:
     return found
 
 
+def trained_further(job: Job) -> Evidence:
+    """BLEU after further training of the whole model, and of runs without some of its heads."""
+    from transformer_jax.api import load, train
+    from transformer_jax.commands.prune import prune
+
+    d_k, d_v = load(job.folder).config.model.head_sizes
+    pairs = pairs_of_test(PAIRS)
+    sources, references = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
+    found: Evidence = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        origins: dict[str, tuple[Path, int]] = {WHOLE: (job.folder, 0)}
+        for way, by, seed in ((LEAST, "importance", None), (RANDOM, "random", job.seed)):
+            for share in RETRAINED:
+                folder = Path(scratch, by, share)
+                part = GONE[share] / HEADS
+                prune(str(job.folder), str(folder), heads=part, by=by, seed=seed)
+                origins[f"{way}, {share}"] = folder, GONE[share]
+        for name, (origin, gone) in origins.items():
+            own = {"model.num_heads": HEADS - gone, "model.d_k": d_k, "model.d_v": d_v}
+            own |= {"train.init_from": str(origin), "seed": job.seed}
+            folder = Path(scratch, "further", name)
+            train(job.config_file, folder, {**FURTHER, **own})
+            found[name] = bleu(load(folder).translate(sources), references)
+    return found
+
+
 # Verdicts ------------------------------------------------------------------------------------
 
 
@@ -149,15 +188,33 @@ def verdicts(found: Found) -> list[list[str]]:
     ]
 
 
+def verdicts_further(found: Found) -> list[list[str]]:
+    """Each claim about runs whose training goes on, and its verdict."""
+    own = of_seeds(found, ROW).values()
+    cells = []
+    for share in RETRAINED:
+        least, random = f"{LEAST}, {share}", f"{RANDOM}, {share}"
+        tells, lost = [x[least] - x[random] for x in own], [x[WHOLE] - x[least] for x in own]
+        cells += [
+            [f"importance tells ({share}, trained further)", judged(tells, 0, 1)],
+            [f"they can go ({share}, trained further)", judged(lost, LITTLE, -1)],
+        ]
+    return cells
+
+
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and BLEU by what goes."""
     found = of_jobs(folder / "evidence.json", jobs, measured)
     names = [WHOLE, *(f"{way}, {share}" for way in (LEAST, RANDOM, MOST) for share in GONE)]
+    further = of_jobs(folder / "further.json", jobs, trained_further)
+    retrained = [WHOLE, *(f"{way}, {share}" for way in (LEAST, RANDOM) for share in RETRAINED)]
     return [
         Heading("Verdicts"),
-        Table(["claim", "verdict"], verdicts(found)),
+        Table(["claim", "verdict"], [*verdicts(found), *verdicts_further(further)]),
         Heading("BLEU by the heads that go"),
         means([Column(name, at(name), ".1f") for name in names], found, [ROW]),
+        Heading("The same after further training"),
+        means([Column(name, at(name), ".1f") for name in retrained], further, [ROW]),
     ]
 
 

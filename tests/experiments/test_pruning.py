@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments.judging import FAILS, HOLDS, NOT_RUN
+from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN
 from experiments.pruning import (
     ERRORS,
     GONE,
@@ -16,6 +16,7 @@ from experiments.pruning import (
     closed,
     stays,
     verdicts,
+    verdicts_further,
 )
 
 
@@ -43,4 +44,6 @@ def test_the_verdicts():
     assert stays(found_of(0), ERRORS) == pytest.approx(-0.4)
     *shares, aligning, neighbours = [verdict for _, verdict in verdicts(found)]
     assert shares == [HOLDS] * 9 and (aligning, neighbours) == (HOLDS, FAILS)
-    assert {verdict for _, verdict in verdicts({})} == {NOT_RUN}
+    further = {where: {**one, f"{LEAST}, half": 80.0 + where[1]} for where, one in found.items()}
+    assert [verdict for _, verdict in verdicts_further(further)] == [HOLDS, HOLDS, OPEN, FAILS]
+    assert {verdict for _, verdict in (*verdicts({}), *verdicts_further({}))} == {NOT_RUN}
