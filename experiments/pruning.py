@@ -129,20 +129,20 @@ def trained_further(job: Job) -> Evidence:
     from transformer_jax.api import load, train
     from transformer_jax.commands.prune import prune
 
-    d_k, d_v = load(job.folder).config.model.head_sizes
     pairs = pairs_of_test(PAIRS)
     sources, references = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
     found: Evidence = {}
     with tempfile.TemporaryDirectory() as scratch:
-        origins: dict[str, tuple[Path, int]] = {WHOLE: (job.folder, 0)}
+        origins = {WHOLE: job.folder}
         for way, by, seed in ((LEAST, "importance", None), (RANDOM, "random", job.seed)):
             for share in RETRAINED:
                 folder = Path(scratch, by, share)
                 part = GONE[share] / HEADS
                 prune(str(job.folder), str(folder), heads=part, by=by, seed=seed)
-                origins[f"{way}, {share}"] = folder, GONE[share]
-        for name, (origin, gone) in origins.items():
-            own = {"model.num_heads": HEADS - gone, "model.d_k": d_k, "model.d_v": d_v}
+                origins[f"{way}, {share}"] = folder
+        for name, origin in origins.items():
+            model = load(origin).config.model
+            own = {f"model.{key}": getattr(model, key) for key in ("num_heads", "d_k", "d_v")}
             own |= {"train.init_from": str(origin), "seed": job.seed}
             folder = Path(scratch, "further", name)
             train(job.config_file, folder, {**FURTHER, **own})
