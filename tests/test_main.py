@@ -21,7 +21,8 @@ from transformer_jax.__main__ import COMMANDS, main
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.schema import Config
 from transformer_jax.config.serialization import from_json, to_json
-from transformer_jax.errors import DataError, Interrupted
+from transformer_jax.errors import DataError, Interrupted, UserError
+from transformer_jax.use import environment
 from transformer_jax.use.command_line import DEVICE_OUT_OF_MEMORY, set_up_logs
 
 PRESET = "def get_config(): return {'data': {'source': 'grammar'}, 'model': {'d_ff': 64}}"
@@ -278,9 +279,19 @@ def test_output_that_cannot_be_written_is_one_line_and_status_2():
     assert (done.returncode, done.stderr) == (2, want)
 
 
-def test_the_version_is_that_of_the_package(capsys):
+def no_devices() -> None:
+    raise UserError("no device")
+
+
+def test_the_version_is_that_of_the_package_and_of_what_it_stands_on(capsys, monkeypatch):
     assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"transformer-jax {__version__}\n"
+    own, versions, devices = capsys.readouterr().out.splitlines()
+    assert own == f"transformer-jax {__version__}"
+    assert f"jax {jax.__version__}, " in versions and versions.startswith("Python 3.")
+    assert devices.startswith("devices: ") and "x cpu" in devices
+    monkeypatch.setattr(environment, "check_devices", no_devices)
+    assert main(["--version"]) == 0
+    assert "devices: no device" in capsys.readouterr().out
 
 
 def test_of_errors_that_nobody_can_catch_only_those_of_orbax_are_hidden(monkeypatch):

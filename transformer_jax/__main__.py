@@ -35,6 +35,7 @@ from transformer_jax.use.environment import (
     check_environment,
     end_stuck_threads,
     ended_by_interrupts,
+    installed,
     open_missing_streams,
 )
 
@@ -83,6 +84,7 @@ def run(arguments: list[str], closed: Collection[str] = ()) -> None:
         return
     if name == "--version":
         print(f"transformer-jax {__version__}")
+        print(installed())
         return
     command = find_command(name)
     own = rest[:1] if name == "experiment" else rest  # an experiment has a help of its own

@@ -1,9 +1,11 @@
 """Checks of the process that a command runs in, before the command starts."""
 
+import collections
 import contextlib
 import fcntl
 import io
 import os
+import platform
 import resource
 import signal
 import sys
@@ -141,6 +143,23 @@ def end_stuck_threads(status: int) -> None:
                 sys.stdout.flush()
                 sys.stderr.flush()
                 os._exit(status)
+
+
+def installed() -> str:
+    """What a report of a bug needs beside the package's own version, in two lines."""
+    from importlib.metadata import version
+
+    names = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint")
+    versions = [f"Python {platform.python_version()}", *(f"{x} {version(x)}" for x in names)]
+    try:
+        check_devices()
+        import jax
+
+        devices = collections.Counter(device.device_kind for device in jax.devices())
+        found = ", ".join(f"{count} x {kind}" for kind, count in devices.items())
+    except UserError as error:
+        found = str(error)
+    return f"{', '.join(versions)}\ndevices: {found}; {platform.platform()}"
 
 
 def check_devices() -> None:
