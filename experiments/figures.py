@@ -18,7 +18,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -170,13 +170,15 @@ def draw_attention(asked: Asked) -> list[Part]:
     """Draws attention of every kind, layer and head while the run's model translates a sentence."""
     from transformer_jax.api import load
     from transformer_jax.commands.attention import draw_kinds
-    from transformer_jax.evaluation.attention import KINDS
 
     try:
         found = load(str(asked.workdir), asked.checkpoint).attention(asked.sentence)
     except DataError as error:  # the built-in one is of one source
         raise DataError(f"--sentence={asked.sentence!r:.40}: {error}") from None
-    return [Text(f"Checkpoint {found.checkpoint}."), *draw_kinds(found, list(KINDS), asked.out)]
+    return [
+        Text(f"Checkpoint {found.checkpoint}."),
+        *draw_kinds(found, list(found.kinds), asked.out),
+    ]
 
 
 def draw_bleu_by_length(asked: Asked) -> list[Part]:
@@ -184,6 +186,11 @@ def draw_bleu_by_length(asked: Asked) -> list[Part]:
     from transformer_jax.commands.evaluate import evaluate
 
     found = evaluate(str(asked.workdir), split=asked.split, checkpoint=asked.checkpoint)
+    return by_length(found, asked.out)
+
+
+def by_length(found: Any, out: Path) -> list[Part]:
+    """An evaluation's scores by the length of the sources, whose numbers it records in `out`."""
     hypotheses = found.hypotheses.read_text(encoding="utf-8").split("\n")[:-1]
     sources, references = zip(*found.pairs, strict=True)
     buckets = bleu_by_length(sources, hypotheses, references)
@@ -193,13 +200,13 @@ def draw_bleu_by_length(asked: Asked) -> list[Part]:
     record |= {"resamples": RESAMPLES, "seed": SEED}
     record |= {"buckets": [bucket._asdict() for bucket in buckets]}
     content = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
-    write_atomically(asked.out / "bleu_by_length.json", content.encode())
+    write_atomically(out / "bleu_by_length.json", content.encode())
     words = f"BLEU of {found.hypotheses.stem} by the length of the source, {scores.direction}."
     figure = bleu_figure(buckets, scores.bleu)
     rows = [[b.words, f"{b.sentences:,}", *(f"{x:.2f}" for x in b[2:])] for b in buckets]
     rows.append(["all", f"{scores.sentences:,}", f"{scores.bleu:.2f}", "", ""])
     return [
-        Picture(save_figure(figure, asked.out / "bleu_by_length.png"), words),
+        Picture(save_figure(figure, out / "bleu_by_length.png"), words),
         Table(["source words", "sentences", "BLEU", "from", "to"], rows),
         Text(
             f"From and to: the middle 95 % of {RESAMPLES:,} resamples of a bucket's sentences "

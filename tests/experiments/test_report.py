@@ -1,0 +1,37 @@
+"""The page about a run."""
+
+import pytest
+
+from experiments import report
+from tests import tiny_runs as runs
+from tests.experiments.test_figures import files
+from transformer_jax.config.schema import Config
+from transformer_jax.errors import ConfigError
+from transformer_jax.runs.run_folder import IMPORTED
+
+
+def test_some_lines_are_shown_evenly_spaced_and_only_what_was_set():
+    lines = list(report.examples([(f"s{n}", f"r{n}", f"t{n}") for n in range(24)]))
+    assert len(lines) == 8 * 4 and lines[:5] == [
+        "source      s0",
+        "reference   r0",
+        "translation t0",
+        "",
+        "source      s3",
+    ]
+    assert report.settings(Config(seed=7)).rows == [["seed", "7", "0"]]
+
+
+@pytest.mark.slow("trains a run and draws its pictures")
+def test_the_page_of_a_run(tmp_path):
+    workdir, out = runs.copy_of_run(tmp_path / "run"), tmp_path / "out"
+    page = report.report(str(workdir), "test", "latest", out).read_text()
+    drawn = {"curves.png", "bleu_by_length.png"}
+    drawn |= {f"attention_{kind}_1.png" for kind in ("encoder", "decoder", "cross")}
+    assert drawn | {"bleu_by_length.json", "table.md", "index.html"} == files(out)
+    assert page.count("data:image/png;base64,") == len(drawn)
+    table = (out / "table.md").read_text()
+    assert "| model.d_model | 16 | 512 |" in table and "translation " in table
+    (workdir / "corpus.sha256").write_text(IMPORTED)
+    with pytest.raises(ConfigError, match="was imported and has no text of its own"):
+        report.report(str(workdir), "test", "latest", tmp_path / "none")
