@@ -229,15 +229,24 @@ def test_what_is_no_manifest_is_damage_and_set_aside(content, copied):
     assert (copied / "30.damaged").is_dir() and manifest_of(copied / "30.damaged").exists()
 
 
-def test_a_checkpoint_of_a_run_with_another_vocabulary_is_damage(copied):
-    vocabulary = copied.parent / "vocabulary.model"
-    vocabulary.write_bytes(b"one")
+@pytest.mark.parametrize(
+    ("name", "one", "other", "what"),
+    [
+        ("vocabulary.model", "one", "two", "vocabulary of the run"),
+        ("run.sha256.json", '{"config": {"seed": "a"}}', '{"config": {}}', "immutable keys of"),
+    ],
+)
+def test_a_checkpoint_of_another_run_is_damage(copied, name, one, other, what):
+    file = copied.parent / name
+    file.write_text(one)
     for step in ("20", "30"):
         write_manifest(copied / step)
     assert damaged_file(copied / "30") is None
-    vocabulary.write_bytes(b"two")
-    assert "a run with another vocabulary than" in damaged_file(copied / "30")
-    vocabulary.unlink()  # what loads it says that it is gone
+    file.write_text(other)
+    assert f"it is of another run than {copied.parent}: see the {what}" in damaged_file(
+        copied / "30"
+    )
+    file.unlink()  # what loads it says that it is gone
     assert damaged_file(copied / "30") is None
 
 

@@ -80,6 +80,11 @@ class LineTranslator:
         self.read = read
         self.to = translator.decode.to and code(translator.decode.to)
         if self.to is not None:
+            if not (self.targets or vocabulary.codes):
+                raise ConfigError(
+                    f"decode.to={translator.decode.to}: the run has one direction. Leave it "
+                    "(`--to`) out."
+                )
             if self.targets and self.to not in self.targets:
                 raise ConfigError(
                     f"decode.to={translator.decode.to}: the run translates into "

@@ -4,6 +4,7 @@ Beside each checkpoint is a manifest of SHA-256 sums, since Orbax restores a fli
 """
 
 import concurrent.futures
+import contextlib
 import functools
 import hashlib
 import itertools
@@ -32,7 +33,8 @@ State = TypeVar("State", bound=NamedTuple)
 log = logging.getLogger(__name__)
 SCORE = "score"  # higher is better
 METRICS = "metrics/metrics"  # the file in a checkpoint that holds the score
-VOCABULARY = "vocabulary of the run"  # in a manifest, beside the names of files
+# In a manifest, beside the names of files.
+VOCABULARY, SETTINGS = "vocabulary of the run", "immutable keys of the run"
 LARGEST_STEP = 2**31 - 1  # the training state counts its steps as int32
 FULL = ("No space left on device", "Disk quota exceeded")
 
@@ -46,17 +48,26 @@ def reason_of(error: BaseException) -> str:
 def write_manifest(checkpoint: Path) -> None:
     """Writes CHECKPOINT.sha256.json, the sum of each file, beside a committed checkpoint.
 
-    It has the sum of the run's vocabulary too: so it does not fit a run with another one.
+    It has sums of the run's vocabulary and settings too: so it does not fit another run.
     """
     sums = {name: _sha256(path) for name, path in _files(checkpoint).items()}
-    if (vocabulary := _vocabulary_of(checkpoint)).is_file():
+    _write_sums(checkpoint, sums | _sums_of_run(checkpoint))
+
+
+def _sums_of_run(checkpoint: Path) -> dict[str, str]:
+    """Sums of what a run cannot change, also if a link leads to the checkpoints.
+
+    A file that is missing, or damaged, has none: what reads it reports that.
+    """
+    folder = checkpoint.absolute().parent.parent
+    sums = {}
+    if (vocabulary := folder / "vocabulary.model").is_file():
         sums[VOCABULARY] = _sha256(vocabulary)
-    _write_sums(checkpoint, sums)
-
-
-def _vocabulary_of(checkpoint: Path) -> Path:
-    """The vocabulary of the checkpoint's run, also if a link leads to the checkpoints."""
-    return checkpoint.absolute().parent.parent / "vocabulary.model"
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        settings = json.loads((folder / "run.sha256.json").read_text(encoding="utf-8"))["config"]
+        words = json.dumps(settings, sort_keys=True).encode()
+        sums[SETTINGS] = hashlib.sha256(words).hexdigest()
+    return sums
 
 
 def _files(checkpoint: Path) -> dict[str, Path]:
@@ -89,9 +100,11 @@ def damaged_file(checkpoint: Path) -> str | None:
     # The score may be written after the manifest.
     if unlisted := _files(checkpoint).keys() - sums.keys() - {METRICS}:
         return f"{min(unlisted)} is not in {manifest.name}"
-    vocabulary, own = _vocabulary_of(checkpoint), sums.pop(VOCABULARY, None)
-    if own is not None and vocabulary.is_file() and _sha256(vocabulary) != own:
-        return f"it is of a run with another vocabulary than {vocabulary}"
+    of_run = _sums_of_run(checkpoint)
+    for what in (VOCABULARY, SETTINGS):
+        own = sums.pop(what, None)
+        if own not in (None, of_run.get(what, own)):
+            return f"it is of another run than {checkpoint.parent.parent}: see the {what}"
     for name, want in sums.items():
         path = checkpoint / name
         if not path.is_file():
