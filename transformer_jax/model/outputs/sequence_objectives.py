@@ -76,7 +76,7 @@ def risk(
     """The cost that is expected of the different translations, with Q ~ p^sharpness.
 
     Source: Shen et al. 2016, equations 8 to 10; without the reference among them, as in Edunov et
-    al. 2018, section 5.
+    al. 2018.
     """
     log_q_BS = jnp.where(exist_BS, sharpness * log_probs_BS, -jnp.inf)
     q_BS = jnp.where(exist_BS.any(-1, keepdims=True), jax.nn.softmax(log_q_BS), 0.0)
