@@ -46,6 +46,7 @@ from transformer_jax.reporting.plots import (
 from transformer_jax.reporting.provenance import revision
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
+from transformer_jax.use.loading import pairs_of_split
 
 log = logging.getLogger("experiments.figures")
 RECORDED = "docs/results/figures"
@@ -53,7 +54,7 @@ RECORDED = "docs/results/figures"
 SENTENCE = "The engineer whose grandfather they are greeting is bringing back his knife."
 FLAGS = [
     Flag("workdir", str, "RUN", "a run's folder, for the figures that need a model"),
-    Flag("sentence", str, "TEXT", "sentence for attention (default: a built-in one)"),
+    Flag("sentence", str, "TEXT", "sentence for attention (the split's first, or a built-in one)"),
     Flag("split", str, "NAME", "split of the run's corpus to translate", default="test"),
     Flag("checkpoint", str, "WHICH", "latest, best, average or a step", default="latest"),
     Flag("out", str, "FOLDER", "where pictures, table.md and page go", default=RECORDED),
@@ -65,7 +66,7 @@ class Asked(NamedTuple):
 
     out: Path
     workdir: str | None
-    sentence: str
+    sentence: str | None  # None: see sentence_of
     split: str
     checkpoint: str
 
@@ -171,14 +172,24 @@ def draw_attention(asked: Asked) -> list[Part]:
     from transformer_jax.api import load
     from transformer_jax.commands.attention import draw_kinds
 
+    run = load(str(asked.workdir), asked.checkpoint)
     try:
-        found = load(str(asked.workdir), asked.checkpoint).attention(asked.sentence)
-    except DataError as error:  # the built-in one is of one source
-        raise DataError(f"--sentence={asked.sentence!r:.40}: {error}") from None
+        found = run.attention(asked.sentence or sentence_of(run, asked.split))
+    except DataError as error:
+        raise DataError(f"--sentence: {error}") from None
     return [
         Text(f"Checkpoint {found.checkpoint}."),
         *draw_kinds(found, list(found.kinds), asked.out),
     ]
+
+
+def sentence_of(run: Any, split: str) -> str:
+    """A sentence of the built-in corpus for a run on it; else the first of the run's own split."""
+    data = run.config.data
+    if data.source == "grammar" and not data.directions and run.loaded.model.sources == 1:
+        return SENTENCE
+    pairs = pairs_of_split(run.config, split, RunFolder(run.loaded.folders[0]))
+    return next((pair.src for pair in pairs if pair.src.strip()), "")
 
 
 def draw_bleu_by_length(asked: Asked) -> list[Part]:
@@ -238,9 +249,8 @@ SECTIONS = [
 def main() -> None:
     """Makes the figures."""
     values = parse_experiment("figures", __doc__, FLAGS, takes_keys=False)
-    sentence = SENTENCE if values["sentence"] is None else values["sentence"]
     out, workdir = Path(values["out"]), values["workdir"]
-    make(Asked(out, workdir, sentence, values["split"], values["checkpoint"]))
+    make(Asked(out, workdir, values["sentence"], values["split"], values["checkpoint"]))
 
 
 def make(asked: Asked) -> None:

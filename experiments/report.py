@@ -71,8 +71,7 @@ def report(workdir: str, split: str, checkpoint: str, out: Path) -> Path:
     found = evaluate(workdir, split=split, checkpoint=checkpoint)
     translations = found.hypotheses.read_text(encoding="utf-8").split("\n")[:-1]
     sides = [(*pair[:2], one) for pair, one in zip(found.pairs, translations, strict=True)]
-    first = next((pair.src for pair in found.pairs if pair.src.strip()), "")
-    asked = Asked(out, workdir, first, split, checkpoint)
+    asked = Asked(out, workdir, None, split, checkpoint)
     scores = found.scores
     parts: list[Part] = [
         Code(f"python -m experiments.report --workdir={workdir} --split={split}"),

@@ -155,9 +155,10 @@ def test_all_figures_of_a_run(monkeypatch, tmp_path, capsys):
     table, page = (out / "table.md").read_text(), (out / "index.html").read_text()
     command = f"python -m experiments.figures --workdir={trained} --out={out}"
     assert command in table and command in page
+    first = runs.read_lines(runs.tiny_corpus() / "test.en")[0]
     for text in (table, page):
         assert re.search(r"JAX \d.*; \d{4}-\d\d-\d\d, revision \w+", text)
-        assert f"Run: {trained}" in text and figures.SENTENCE in text
+        assert f"Run: {trained}" in text and first in text
     assert set(re.findall(r"!\[.*\]\((.*)\)", table)) == kinds | drawn
     assert page.count("data:image/png;base64,") == len(kinds | drawn)
     assert "| 512 | 4,000 | 4,000 | 6.988e-04 |" in table  # the paper's base model
@@ -194,12 +195,32 @@ def test_a_mistake_is_one_line(flags, message, monkeypatch, tmp_path, capsys):
     assert files(tmp_path) == {"file"}
 
 
-def test_a_run_of_two_sources_needs_a_sentence_in_each_language(monkeypatch, tmp_path):
+def test_a_given_sentence_has_to_fit_the_run(monkeypatch, tmp_path):
     run = SimpleNamespace(attention=lambda text: encode_sources(None, [text], 2))
     monkeypatch.setattr(api, "load", lambda *_: run)
     asked = figures.Asked(tmp_path, "w", figures.SENTENCE, "test", "latest")
-    with pytest.raises(DataError, match="--sentence='The engineer .* has 0 tabs. .* a tab between"):
+    with pytest.raises(DataError, match="--sentence: .* has 0 tabs. .* a tab between"):
         figures.draw_attention(asked)
+
+
+@pytest.mark.parametrize(
+    ("source", "directions", "sources", "built_in"),
+    [
+        ("grammar", (), 1, True),
+        ("grammar", ("en-de",), 1, False),
+        ("grammar", (), 2, False),
+        ("files", (), 1, False),
+    ],
+)
+def test_without_a_sentence_a_run_gets_one_that_fits(
+    monkeypatch, source, directions, sources, built_in
+):
+    pairs = [SimpleNamespace(src=line) for line in (" ", ">>de<< A dog.")]
+    monkeypatch.setattr(figures, "pairs_of_split", lambda *_: pairs)
+    config = SimpleNamespace(data=SimpleNamespace(source=source, directions=directions))
+    loaded = SimpleNamespace(model=SimpleNamespace(sources=sources), folders=["run"])
+    found = figures.sentence_of(SimpleNamespace(config=config, loaded=loaded), "test")
+    assert found == (figures.SENTENCE if built_in else ">>de<< A dog.")
 
 
 def test_the_sentence_is_one_of_the_built_in_corpus():

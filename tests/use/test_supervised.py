@@ -164,8 +164,8 @@ def test_a_killed_supervisor_takes_its_process_with_it(running, script):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--restarts=-1"], "--restarts=-1: a number is too small"),
-        (["--num_processes=0"], "--num_processes=0 --restarts=0: a number is too small"),
+        (["--restarts=-1"], "--restarts=-1 is below 0."),
+        (["--num_processes=0"], "--num_processes=0 is below 1."),
         (["--num_processes=2", "--process_id=0"], "belong together"),
     ],
 )

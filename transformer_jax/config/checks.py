@@ -221,6 +221,11 @@ def _sources(config: Config) -> Iterator[str]:
                 f"numbers (data.src_kind={data.src_kind!r}; 0: subwords). Set "
                 f"model.features={features}."
             )
+    if data.masked_bands > data.mel_bands:
+        yield (
+            f"data.masked_bands={data.masked_bands} is above data.mel_bands={data.mel_bands}: a "
+            "range has no more bands than there are. Lower it."
+        )
     if (config.model.encoder == "none") == bool(data.src or data.directions):
         given = "data.directions" if data.directions else f"data.src={data.src!r}"
         yield (

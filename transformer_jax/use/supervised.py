@@ -44,10 +44,10 @@ def supervise(arguments: Sequence[str], workdir: str, processes: int | None, res
         this process in a way that leaves no room for others.
       SystemExit: the run ended with another status than 0.
     """
-    if restarts < 0 or (processes is not None and processes < 1):
-        raise ConfigError(
-            f"--num_processes={processes} --restarts={restarts}: a number is too small."
-        )
+    if restarts < 0:
+        raise ConfigError(f"--restarts={restarts} is below 0.")
+    if processes is not None and processes < 1:
+        raise ConfigError(f"--num_processes={processes} is below 1.")
     if launched := read_variables(os.environ):
         if processes is not None:
             raise ConfigError(
