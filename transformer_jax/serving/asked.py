@@ -81,8 +81,10 @@ def _object(body: bytes, names: tuple[str, ...]) -> Mapping[str, Any]:
         values = json.loads(body.decode("utf-8"))
     except UnicodeDecodeError:
         raise Refused(400, "The body is not UTF-8.") from None
-    except (ValueError, RecursionError):
+    except (json.JSONDecodeError, RecursionError):
         raise Refused(400, "The body is not JSON.") from None
+    except ValueError:  # Python reads no whole number of more than 4,300 digits
+        raise Refused(400, "A number in the body has too many digits.") from None
     if not isinstance(values, dict):
         raise Refused(400, "The body is not a JSON object.")
     unknown = [name for name in values if name not in names]
