@@ -1,6 +1,7 @@
 """The `prune` command: an ordinary, smaller run, or one line that says why not."""
 
 import dataclasses
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -39,6 +40,14 @@ def test_a_pruned_run_translates_and_another_run_starts_from_it(tmp_path, capsys
     ]:
         assert runs.command("prune", f"--output={tmp_path / 'new'}", *wrong) == 2
         assert message in capsys.readouterr().err
+    shutil.copytree(runs.tiny_corpus(), tmp_path / "text")
+    for suffix in ("en", "de"):
+        (tmp_path / "text" / f"valid.{suffix}").write_text("\n" * 24)
+    blank = f"--config.data.path={tmp_path / 'text'}"
+    for by in ("importance", "random"):
+        more = f"--by={by}", f"--output={tmp_path / 'new'}", blank
+        assert runs.command("prune", *flags, *more) == 2
+        assert "No pair of the validation text" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
 
 

@@ -216,7 +216,7 @@ def test_a_plain_and_a_compressed_file_of_one_stem_are_refused(folder):
             "zzz",
             ["zzz.en: no such file", ".en: a, b, short. Name", "data.train"],
         ),
-        ({"tgt": "fr"}, "a", ["a.fr: no such file", "nor a.fr.gz", ".de .en. Name other suffixes"]),
+        ({"tgt": "fr"}, "a", ["a.fr: no such file", "nor a.fr.gz", ".de .en. Rename the files"]),
         ({}, "a@back-up", ["a@back-up.en: no such file", "a TAG has letters, digits"]),
         ({}, "a[:50%]", ["a[:50%].en: no such file", "Some pairs: STEM[100:200]"]),
         ({}, "sub/a", ["sub/a.en: no such file", "suffixes there: none"]),

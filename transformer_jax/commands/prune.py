@@ -13,7 +13,7 @@ from transformer_jax.config.checks import check
 from transformer_jax.config.schema import Config
 from transformer_jax.decoding.scoring import forced_scores
 from transformer_jax.decoding.translator import Translator
-from transformer_jax.errors import ConfigError, RunError
+from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.evaluation.head_importance import (
     attentions,
     gated,
@@ -114,6 +114,11 @@ def _sides(loaded: LoadedModel, run: RunFolder) -> Sides:
     src = lines.encode([pair.src for pair in pairs])
     tgt = lines.encode([pair.tgt for pair in pairs], is_target=True)
     filled = [i for i in range(len(pairs)) if len(src[i]) and len(tgt[i])]
+    if not filled:
+        raise DataError(
+            "No pair of the validation text that heads are judged by has words on both sides: name "
+            "other text with --config.data.path=FOLDER or --config.data.valid=STEM."
+        )
     return [src[i] for i in filled], [tgt[i] for i in filled]
 
 

@@ -185,8 +185,7 @@ class TextCorpus(FolderCorpus):
         if set(":@*[") & set(Path(name).stem):
             fix = FORMS
         elif there.startswith("suffixes there: .") and fix == OTHER_STEMS:
-            key = "data.directions" if self.data.directions else "data.src or data.tgt"
-            fix = f"Name other suffixes, as with {key}."
+            fix = "Rename the files, or train with other suffixes (data.src, data.tgt, directions)."
         raise DataError(f"{self.folder / name}: no such file, nor {name}.gz; {there}. {fix}")
 
     def _there(self, missing: str) -> str:

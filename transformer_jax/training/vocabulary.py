@@ -109,6 +109,8 @@ def new_vocabulary(config: Config, corpus: Corpus, fingerprint: str) -> Vocabula
         several, codes = len(config.data.sources) > 1, config.data.codes
         last = 1 if config.data.context else None  # the others come as themselves
         weights = pairs.pair_weights() if isinstance(pairs, Mixed) else None
+        if weights is not None:  # with small weights alone, an epoch has little of the text
+            weights = weights / min(1.0, weights.max())
         draw = random.Random(config.data.seed).random
         for number, pair in enumerate(pairs):
             times = 1 if weights is None else int(weights[number] + draw())
