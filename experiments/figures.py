@@ -259,10 +259,7 @@ def make(asked: Asked) -> None:
     Raises:
       UserError: the folder is not writable, or the run cannot be used.
     """
-    try:
-        asked.out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--out={asked.out}: {error.strerror}. Name another folder.") from None
+    make_folder(asked.out)
     if asked.workdir is not None:
         check_translates(asked.workdir)
     parts: list[Part] = [Code(command()), Text(f"{made_by()} Run: {asked.workdir or 'none'}.")]
@@ -273,6 +270,14 @@ def make(asked: Asked) -> None:
         parts += [Heading(section.title), *section.make(asked)]
     title = "Figures"
     print(f"page        {write_report(asked.out, title, parts)}")
+
+
+def make_folder(out: Path) -> None:
+    """Makes the folder of --out. Raises UserError if that is not possible."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out={out}: {error.strerror}. Name another folder.") from None
 
 
 def check_translates(workdir: str) -> None:

@@ -97,7 +97,7 @@ def gender_of(words: Words, places: Sequence[int]) -> str | None:
 def found_genders(cases: Sequence[Case], translations: Sequence[str]) -> list[str | None]:
     """The gender of each occupation in its translation; None if nothing tells."""
     german = [words_of(line) for line in translations]
-    english = [[word.strip(".,;:!?\"'") for word in case.words] for case in cases]
+    english = [words_of(case.line) for case in cases]
     links = hmm_alignments(list(zip(english, german, strict=True)))
     return [
         gender_of(words, [target for source, target in own if source == case.place])

@@ -166,6 +166,17 @@ def stays(found: Evidence, what: str) -> float:
     )
 
 
+def of_share(found: Found, share: str, when: str = "") -> list[list[str]]:
+    """The claims about the least important heads of a share, and their verdicts."""
+    own = of_seeds(found, ROW).values()
+    least, random = f"{LEAST}, {share}", f"{RANDOM}, {share}"
+    tells, lost = [x[least] - x[random] for x in own], [x[WHOLE] - x[least] for x in own]
+    return [
+        [f"importance tells ({share}{when})", judged(tells, 0, 1)],
+        [f"they can go ({share}{when})", judged(lost, LITTLE, -1)],
+    ]
+
+
 def verdicts(found: Found) -> list[list[str]]:
     """Each claim and its verdict."""
     own = of_seeds(found, ROW).values()
@@ -175,12 +186,9 @@ def verdicts(found: Found) -> list[list[str]]:
 
     cells = []
     for share in GONE:
-        least, random, most = (f"{way}, {share}" for way in (LEAST, RANDOM, MOST))
-        cells += [
-            [f"importance tells ({share})", judged(gap(least, random), 0, 1)],
-            [f"they can go ({share})", judged(gap(WHOLE, least), LITTLE, -1)],
-            [f"the control loses more ({share})", judged(gap(most, random), 0, -1)],
-        ]
+        random, most = (f"{way}, {share}" for way in (RANDOM, MOST))
+        control = judged(gap(most, random), 0, -1)
+        cells += [*of_share(found, share), [f"the control loses more ({share})", control]]
     return [
         *cells,
         ["aligning heads stay", judged([stays(x, ERRORS) for x in own], 0, -1)],
@@ -190,16 +198,7 @@ def verdicts(found: Found) -> list[list[str]]:
 
 def verdicts_further(found: Found) -> list[list[str]]:
     """Each claim about runs whose training goes on, and its verdict."""
-    own = of_seeds(found, ROW).values()
-    cells = []
-    for share in RETRAINED:
-        least, random = f"{LEAST}, {share}", f"{RANDOM}, {share}"
-        tells, lost = [x[least] - x[random] for x in own], [x[WHOLE] - x[least] for x in own]
-        cells += [
-            [f"importance tells ({share}, trained further)", judged(tells, 0, 1)],
-            [f"they can go ({share}, trained further)", judged(lost, LITTLE, -1)],
-        ]
-    return cells
+    return [one for share in RETRAINED for one in of_share(found, share, ", trained further")]
 
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:

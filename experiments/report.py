@@ -10,7 +10,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from experiments.figures import Asked, by_length, check_translates, draw_attention, made_by
+from experiments.figures import (
+    Asked,
+    by_length,
+    check_translates,
+    draw_attention,
+    made_by,
+    make_folder,
+)
 from transformer_jax.config.schema import KEYS, Config, value_at
 from transformer_jax.errors import UserError
 from transformer_jax.reporting.page import Code, Heading, Part, Picture, Table, Text, write_report
@@ -64,10 +71,7 @@ def report(workdir: str, split: str, checkpoint: str, out: Path) -> Path:
     from transformer_jax.commands.evaluate import evaluate
 
     check_translates(workdir)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--out={out}: {error.strerror}. Name another folder.") from None
+    make_folder(out)
     found = evaluate(workdir, split=split, checkpoint=checkpoint)
     translations = found.hypotheses.read_text(encoding="utf-8").split("\n")[:-1]
     sides = [(*pair[:2], one) for pair, one in zip(found.pairs, translations, strict=True)]

@@ -66,8 +66,9 @@ def make_loss_fn(
     """
     size, dtype = model.sizes.target, model.config.dtype
     losses = tuple((auxiliary or {}).items())
-    parts = losses, full_context, sharpness
-    settings = LossSettings(smoothing, size, dtype, block, replicas, *parts)
+    settings = LossSettings(
+        smoothing, size, dtype, block, replicas, losses, full_context, sharpness
+    )
 
     def loss_fn(
         params: Params,

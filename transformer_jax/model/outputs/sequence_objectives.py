@@ -135,6 +135,7 @@ def of_draws(name: str) -> Sums:
     def sums(
         model: Any, batch: Batch, rows_B: Array | None, settings: LossSettings, _: Array | None
     ) -> tuple[LossSums, Array | None]:
+        """The sums of the loss, and the watched weights."""
         one = first_pass(model, batch, rows_B, settings)
         of_text = model.out().loss(one.x_BLD, one.given, batch.tgt, settings)
         drawn = batch.drawn
