@@ -11,7 +11,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md"}
-NOTEBOOKS = {"the_paper.ipynb": "the_paper.md"}
+NOTEBOOKS = {f"{name}.ipynb": f"{name}.md" for name in ("the_paper", "attention_around_attention")}
 EQUATION = re.compile(r"\$\$(?P<block>.+?)\$\$|\$(?P<inline>[^$\n]+)\$", re.S)
 LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]*)\]\((?P<target>[^)#]+)(?P<anchor>#[^)]*)?\)")
 

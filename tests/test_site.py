@@ -16,8 +16,8 @@ from transformer_jax.model.attention.scores import SCORES
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-# Made of README.md, CONTRIBUTING.md and a notebook.
-MADE = {"index.md", "contributing.md", "the_paper.md"}
+# Made of README.md, CONTRIBUTING.md and the notebooks.
+MADE = {"index.md", "contributing.md", "the_paper.md", "attention_around_attention.md"}
 CODE = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
 
 

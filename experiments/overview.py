@@ -1,0 +1,195 @@
+"""What each part gains or loses: one figure from the recorded results of many experiments.
+
+    python -m experiments.overview
+
+Nothing is trained. A bar is the mean difference in BLEU between a row and the base row of its own
+experiment, taken seed by seed; dots are the seeds. It is blue or red if the difference is above or
+below 0 by Student's t, p < 0.05, and gray otherwise. Bars of different experiments have different
+bases, numbers of updates and texts, so their lengths do not compare parts with each other.
+
+How to read it: the picture is overview.png; table.md has the numbers, and the base row of each bar.
+"""
+
+import shlex
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from experiments.judging import FAILS, HOLDS, judged
+from transformer_jax.errors import DataError
+from transformer_jax.reporting.page import Code, Heading, Part, Picture, Table, write_report
+from transformer_jax.reporting.plots import BLUE, VERMILION, new_figure, save_figure
+from transformer_jax.tables.results import read_results
+from transformer_jax.tables.statistics import differences
+from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+RESULTS = Path("docs", "results")
+HEADS = Path("figures", "attention_cross_2.png")  # what experiments.figures drew of the demo
+FLAGS = [
+    Flag("results", str, "FOLDER", "the folder of recorded results", default=str(RESULTS)),
+    Flag("out", str, "FOLDER", "where picture and table go", default=str(RESULTS / "overview")),
+]
+
+
+class Compared(NamedTuple):
+    """Rows of an experiment that are compared with its base row."""
+
+    folder: str  # of its results
+    base: str
+    rows: Mapping[str, str]  # the label of each row's bar
+
+
+CAPTIONS = (
+    Compared(
+        "table2_bleu/small",
+        "Transformer",
+        {"Transformer, pre-norm": "pre-norm", "recurrent, equal FLOPs": "recurrent, equal FLOPs"},
+    ),
+    Compared(
+        "positions/multi30k",
+        "sinusoidal",
+        {
+            "rotary": "rotary positions",
+            "relative": "relative positions",
+            "t5": "T5's position bias",
+            "alibi": "ALiBi",
+            "learned": "learned positions",
+            "none": "no positions",
+        },
+    ),
+    Compared("several_sources/short", "French alone", {"serial": "a second source, serial"}),
+    Compared("small_corpus/small", "base", {"R-Drop 5": "R-Drop (5,000 pairs)"}),
+    Compared(
+        "few_pairs/pairs_5000",
+        "pre-norm, layer",
+        {"pre-norm, scale, fix_norm": "ScaleNorm, FixNorm (5,000)"},
+    ),
+)
+BUILT_IN = (
+    Compared(
+        "later_parts/small",
+        "base",
+        {
+            "the four, and Muon": "all five",
+            "Muon": "Muon *",
+            "norms of queries and keys": "norms of queries and keys *",
+            "cosine scores": "cosine scores",
+            "talking heads": "talking heads",
+            "contextual positions": "contextual positions",
+            "rotary positions": "rotary positions *",
+            "SwiGLU": "SwiGLU *",
+            "RMSNorm": "RMSNorm *",
+            "synthesizer encoder": "synthesizer encoder",
+            "linear decoder": "linear decoder",
+            "attention gate": "attention gate",
+            "attention sink": "attention sink",
+            "one key head": "one key head",
+            "differential attention": "differential attention",
+        },
+    ),
+    Compared("coverage/small", "no coverage", {"memory coverage_gru": "gated coverage"}),
+    Compared("windows/small", "2 layers, whole sentence", {"2 layers, window 3": "a window of 3"}),
+    Compared("monotonic/small", "softmax", {"lookback": "monotonic, with lookback"}),
+    Compared("one_stack/small", "two stacks", {"prefix": "one stack (prefix)"}),
+)
+GROUPS = {
+    "captions, models of 2 M parameters": CAPTIONS,
+    "built-in corpus, 1 M (* one of the five)": BUILT_IN,
+}
+
+
+class Bar(NamedTuple):
+    """A row's differences in BLEU from its base row."""
+
+    label: str
+    base: str
+    folder: str
+    gaps: list[float]  # one for each seed
+
+    @property
+    def verdict(self) -> str:
+        """Whether the difference is above 0 (HOLDS), below it (FAILS) or not decided."""
+        return judged(self.gaps, 0, 1)
+
+
+def bars_of(results: Path, group: Sequence[Compared]) -> list[Bar]:
+    """The bars of a group, the largest gain first. Raises DataError if a row has no two seeds."""
+    found = list[Bar]()
+    for one in group:
+        lines = read_results(results / one.folder / "results.csv")
+        for row, label in one.rows.items():
+            gaps = differences(lines, row, one.base, "bleu")
+            if len(gaps) < 2:
+                raise DataError(f"{results / one.folder}: {row!r} and {one.base!r} lack two seeds.")
+            found.append(Bar(label, one.base, one.folder, gaps))
+    return sorted(found, key=lambda bar: -statistics.fmean(bar.gaps))
+
+
+def draw(axes: "Axes", title: str, bars: Sequence[Bar]) -> None:
+    """Bars with a dot for each seed, and the mean beside each label."""
+    colors = {HOLDS: BLUE, FAILS: VERMILION}
+    means = [statistics.fmean(bar.gaps) for bar in bars]
+    heights = range(len(bars))
+    axes.barh(heights, means, color=[colors.get(bar.verdict, "silver") for bar in bars], alpha=0.8)
+    for height, bar in zip(heights, bars, strict=True):
+        axes.plot(bar.gaps, [height] * len(bar.gaps), ".", color="black", markersize=3)
+    labels = [f"{bar.label}  {mean:+.1f}" for bar, mean in zip(bars, means, strict=True)]
+    axes.set_yticks(heights, labels, fontsize=8)
+    axes.invert_yaxis()
+    axes.axvline(0, color="black", linewidth=0.8)
+    axes.set_title(title, fontsize=9)
+    axes.set_xlabel("BLEU gained", fontsize=9)
+    axes.tick_params(axis="x", labelsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def overview(results: Path, out: Path) -> list[Part]:
+    """Draws the figure; the picture, and a table of each group."""
+    import matplotlib.image
+
+    groups = {title: bars_of(results, group) for title, group in GROUPS.items()}
+    figure = new_figure(9.0, 8.2)
+    heads, parts = figure.subfigures(2, 1, height_ratios=(0.42, 0.58))
+    top = heads.subplots()
+    top.imshow(matplotlib.image.imread(results / HEADS))
+    top.axis("off")
+    panels = parts.subplots(1, len(groups))
+    for axes, (title, bars) in zip(panels, groups.items(), strict=True):
+        draw(axes, title, bars)
+    words = "What four heads attend to, and what parts gain in BLEU over the base row of their test"
+    found: list[Part] = [Picture(save_figure(figure, out / "overview.png"), words)]
+    for title, bars in groups.items():
+        rows = [
+            [
+                bar.label,
+                bar.base,
+                bar.folder,
+                f"{statistics.fmean(bar.gaps):+.1f} ± {statistics.stdev(bar.gaps):.1f}",
+                f"{len(bar.gaps)}",
+                {HOLDS: "gains", FAILS: "loses"}.get(bar.verdict, bar.verdict),
+            ]
+            for bar in bars
+        ]
+        head = ["part", "base row", "results", "BLEU", "seeds", "verdict"]
+        found += [Heading(title), Table(head, rows)]
+    return found
+
+
+def main() -> None:
+    """Writes the figure, table.md and index.html."""
+    values = parse_experiment("overview", __doc__, FLAGS, takes_keys=False)
+    out = Path(values["out"])
+    out.mkdir(parents=True, exist_ok=True)
+    command = shlex.join(["python", "-m", "experiments.overview", *sys.argv[1:]])
+    parts: list[Part] = [Code(command), *overview(Path(values["results"]), out)]
+    print(f"page        {write_report(out, 'What each part gains', parts)}")
+
+
+if __name__ == "__main__":
+    set_up_logs()
+    sys.exit(exit_status(main))
