@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md"}
 NOTEBOOKS = {f"{name}.ipynb": f"{name}.md" for name in ("the_paper", "attention_around_attention")}
 EQUATION = re.compile(r"\$\$(?P<block>.+?)\$\$|\$(?P<inline>[^$\n]+)\$", re.S)
+PICTURE = re.compile(r"^## (?P<heading>.+)$|!\[png\]\(", re.M)
 LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]*)\]\((?P<target>[^)#]+)(?P<anchor>#[^)]*)?\)")
 
 
@@ -42,7 +43,19 @@ def notebook_page(path: Path) -> tuple[str, dict[str, bytes]]:
             cell.source = EQUATION.sub(_as_mathml, cell.source)
     names = {"unique_key": path.stem}  # of its pictures
     text, resources = nbconvert.MarkdownExporter().from_notebook_node(notebook, resources=names)
-    return text, resources["outputs"]
+    return with_alternative_texts(text), resources["outputs"]
+
+
+def with_alternative_texts(text: str) -> str:
+    """A notebook's page whose pictures are described by the heading that they stand below."""
+    heading = ""
+
+    def described(found: re.Match[str]) -> str:
+        nonlocal heading
+        heading = found["heading"] or heading
+        return found[0] if found["heading"] else f"![Picture: {heading}]("
+
+    return PICTURE.sub(described, text)
 
 
 def _as_mathml(found: re.Match[str]) -> str:

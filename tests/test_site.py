@@ -1,6 +1,7 @@
 """The site: every page is in its navigation, and the code of its pages runs."""
 
 import re
+import runpy
 from pathlib import Path
 from unittest import mock
 
@@ -71,3 +72,16 @@ def test_a_model_with_the_page_s_score_is_trained_and_translates(page_s_code, tm
     [[best]] = translator.translate(source)
     [scored] = forced_scores(translator, source, [np.array(best.ids)])
     assert scored.score == pytest.approx(best.score, rel=1e-4)
+
+
+def test_pictures_of_a_notebook_have_the_heading_above_them():
+    hooks = runpy.run_path(str(DOCS / "site_hooks.py"))
+    page = (
+        "# All\n## One\n![png](a.png)\n\n![png](b.png)\n## Two\n```\n# code\n```\n![png](c.png)\n"
+    )
+    found = hooks["with_alternative_texts"](page)
+    assert re.findall(r"!\[(.*?)\]\((.)", found) == [
+        ("Picture: One", "a"),
+        ("Picture: One", "b"),
+        ("Picture: Two", "c"),
+    ]
