@@ -253,6 +253,8 @@ align RUN --src={tmp}/corpus/test.en --tgt={tmp}/corpus/test.de --layer=2
 align RUN --src={tmp}/corpus/test.en --tgt={tmp}/corpus/test.de --checkpoint=7
     --checkpoint=7 is not there
 
+quantize RUN --output={tmp}/corpus | {tmp}/corpus is not empty | another --output
+quantize RUN --output={tmp}/new --checkpoint=7 | --checkpoint=7 is not there
 prune RUN --heads=0.5 --output={tmp}/corpus | {tmp}/corpus is not empty | another --output
 prune RUN --heads=0.5 --output={tmp}/new --seed=3 | --seed=3 changes nothing without --by=random
 prune RUN --heads=0.5 --output={tmp}/new --by=random --seed=-1 | --seed=-1 is below 0

@@ -78,14 +78,19 @@ def import_model(
 
 
 def write_run(
-    run: RunFolder, config: Config, vocabulary: Vocabulary, params: Params, how: str = IMPORTED
+    run: RunFolder,
+    config: Config,
+    vocabulary: Vocabulary,
+    params: Params,
+    how: str = IMPORTED,
+    scales: Params = None,
 ) -> None:
     """Writes a run that was not trained here (`how`), after the checks of its folder."""
     run.claim(config, how)
     try:
         vocabulary.save(run.vocabulary_file)
         run.seal()
-        save_weights(run, params)
+        save_weights(run, params, scales)
     finally:
         run.unlock()
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
 
-from transformer_jax.model.axes import is_box, names_of, unboxed
+from transformer_jax.model.axes import FEATURES, VOCABULARY, is_box, names_of, unboxed
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.ensemble import Ensemble, Predictor
 from transformer_jax.model.interfaces import Params
@@ -70,6 +71,37 @@ def narrowed(model: Predictor, params: Params, dtype: DTypeLike) -> Params:
         return x.astype(dtype) if box.summed else x
 
     return jax.tree.map(cast, own, params, is_leaf=is_box)
+
+
+def in_int8(model: EncoderDecoder, params: Params) -> tuple[Params, Params]:
+    """The parameters with matrices in int8, and their scales: a matrix is its int8 times its scale.
+
+    Each output of a product has a scale of its own, the largest absolute value / 127, and so has
+    each subword of a table of embeddings. Everything else keeps its type.
+
+    Returns:
+      NumPy arrays in the same tree, and a tree of scales, float32: with as many axes as the matrix,
+      of which those that are summed over have size 1; without axes where nothing is scaled.
+
+    Source: Jacob et al. 2018 (symmetric, without a zero point), a scale for each channel as in
+    Krishnamoorthi 2018, section 3.2.
+    """
+
+    def scale_of(box: Any, x: Array) -> np.ndarray:
+        is_table = box.names == (VOCABULARY, FEATURES)
+        axes = (1,) if is_table else tuple(range(box.summed))
+        if not axes:
+            return np.ones((), np.float32)
+        largest = np.abs(np.asarray(x, np.float32)).max(axes, keepdims=True)
+        return np.where(largest > 0, largest, 1) / np.float32(127)
+
+    def narrow(x: Array, scale: np.ndarray) -> np.ndarray:
+        array = np.asarray(x)
+        return np.rint(array / scale).astype(np.int8) if scale.ndim else array
+
+    boxes = _abstract_boxes(_of_parameters(model))
+    scales = jax.tree.map(scale_of, boxes, params, is_leaf=is_box)
+    return jax.tree.map(narrow, params, scales), scales
 
 
 def _of_parameters(model: EncoderDecoder) -> EncoderDecoder:

@@ -138,7 +138,8 @@ def _is_checkpoint(path: Path) -> bool:
     is_step = len(path.name) < 11 and str(int(path.name)) == path.name
     if is_step and int(path.name) <= LARGEST_STEP:
         # A checkpoint that lost its parameters still has one of the others, and counts as damaged.
-        signs = (path / "params", path / "_CHECKPOINT_METADATA", manifest_of(path))
+        names = "params", "int8", "_CHECKPOINT_METADATA"
+        signs = (*(path / name for name in names), manifest_of(path))
         if any(sign.exists() for sign in signs):
             return True
     _log_stray(path)

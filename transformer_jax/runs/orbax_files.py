@@ -20,8 +20,11 @@ def write_arrays(folder: Path, arrays: Any) -> None:
         checkpointer.save(epath.Path(folder), arrays, force=True)
 
 
-def read_arrays(folder: Path, like: Any) -> Any:
-    """The arrays of a folder, with the shapes, types and shardings of `like`."""
+def read_arrays(folder: Path, like: Any = None) -> Any:
+    """The arrays of a folder, with the shapes, types and shardings of `like`.
+
+    None: as they were saved; NumPy arrays come back as such.
+    """
     with ocp.StandardCheckpointer() as checkpointer:
         return checkpointer.restore(epath.Path(folder), like)
 

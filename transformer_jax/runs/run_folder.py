@@ -28,6 +28,7 @@ URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 PATTERN = re.compile(r"[*?\[\\]")
 # In corpus.sha256, in place of fingerprints: how a run was made that was not trained in its folder.
 IMPORTED, PRUNED = "imported: trained elsewhere", "pruned: not trained since"
+QUANTIZED = "quantized: not trained since"
 # Flags that name a run beside --workdir.
 ORIGIN, TEACHER = "--init_from", "--config.train.teacher"
 NO_TEACHER = "0" * 64  # in place of a teacher's fingerprint
@@ -149,12 +150,15 @@ class RunFolder:
 
     @property
     def made(self) -> str | None:
-        """ "imported" or "pruned"; None: it was trained here, or its corpus file cannot be read."""
+        """ "imported", "pruned" or "quantized"; None: it was trained here.
+
+        None too if its corpus file cannot be read.
+        """
         try:
             how = self.corpus_file.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError):  # `check_corpus` reports it
             return None
-        return how.partition(":")[0] if how in (IMPORTED, PRUNED) else None
+        return how.partition(":")[0] if how in (IMPORTED, PRUNED, QUANTIZED) else None
 
     @property
     def is_imported(self) -> bool:

@@ -28,6 +28,7 @@ from transformer_jax.runs.checkpoints import (
 from transformer_jax.runs.run_folder import LOCK, RunFolder
 
 log = logging.getLogger(__name__)
+INT8 = "int8"  # in place of params, a folder of parameters and their scales
 
 
 def load_params(run: RunFolder, which: str, like: Params) -> tuple[Params, str]:
@@ -45,7 +46,7 @@ def load_params(run: RunFolder, which: str, like: Params) -> tuple[Params, str]:
     Raises:
       RunError: there is no such checkpoint, or it is damaged.
     """
-    from transformer_jax.runs.orbax_files import read_arrays, read_step
+    from transformer_jax.runs.orbax_files import read_step
 
     folder = Path(processes.first_does(lambda: str(_find(run, which))))
     wrong = processes.first_does(lambda: damaged_file(folder))
@@ -64,7 +65,7 @@ def load_params(run: RunFolder, which: str, like: Params) -> tuple[Params, str]:
     try:
         is_saved = folder.name.isdecimal() and state.is_dir()
         step = str(read_step(state)) if is_saved else folder.name
-        params = read_arrays(folder / "params", like)
+        params = _read_params(folder, like)
     except jax.errors.JaxRuntimeError:  # the device failed, not the files
         raise
     except Exception as error:  # Orbax and its libraries raise many types on damaged files
@@ -75,6 +76,23 @@ def load_params(run: RunFolder, which: str, like: Params) -> tuple[Params, str]:
     if step != folder.name:
         raise RunError(f"{folder} is the checkpoint of step {step}, under another name.")
     return params, folder.name
+
+
+def _read_params(folder: Path, like: Params) -> Params:
+    """The parameters of a checkpoint; those in int8 are multiplied by their scales."""
+    from transformer_jax.runs.orbax_files import read_arrays
+
+    if not (folder / INT8).is_dir():
+        return read_arrays(folder / "params", like)
+    found = read_arrays(folder / INT8)
+    return jax.tree.map(
+        lambda x, scale, like: jax.device_put(
+            (np.asarray(x) * scale).astype(like.dtype), like.sharding
+        ),
+        found["params"],
+        found["scales"],
+        like,
+    )
 
 
 def _find(run: RunFolder, which: str) -> Path:
@@ -156,16 +174,22 @@ def mean_params(trees: Iterable[Params]) -> Params:
     return jax.tree.map(lambda x: (x / count).astype(np.float32), total)
 
 
-def save_weights(run: RunFolder, params: Params) -> None:
+def save_weights(run: RunFolder, params: Params, scales: Params = None) -> None:
     """Writes parameters without a training state as the checkpoint of step 0.
 
     Other runs can start from it (train.init_from), but this run cannot continue.
+
+    Args:
+      run: the run's folder.
+      params: its parameters.
+      scales: the same tree; a parameter whose scale has axes is int8, and is multiplied by it when
+        it is read. None: no parameter is.
 
     Raises:
       RunError: the folder cannot be written.
     """
     fix = "Free disk space and run the command again."
-    _write_params(run.checkpoints / "0", params, "weights", fix)
+    _write_params(run.checkpoints / "0", params, "weights", fix, scales)
 
 
 def save_average(run: RunFolder, name: str, params: Params) -> Path:
@@ -191,13 +215,16 @@ def save_average(run: RunFolder, name: str, params: Params) -> Path:
     return folder
 
 
-def _write_params(folder: Path, params: Params, what: str, fix: str) -> None:
+def _write_params(folder: Path, params: Params, what: str, fix: str, scales: Params = None) -> None:
     """Writes parameters and their manifest. Raises RunError, and leaves nothing, if it cannot."""
     from transformer_jax.runs.orbax_files import write_arrays
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_arrays(folder / "params", params)
+        if scales is None:
+            write_arrays(folder / "params", params)
+        else:
+            write_arrays(folder / INT8, {"params": params, "scales": scales})
         write_manifest(folder)
     except Exception as error:  # Orbax and its libraries raise many types
         shutil.rmtree(folder, ignore_errors=True)

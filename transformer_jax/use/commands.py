@@ -178,6 +178,11 @@ COMMANDS = {
         "average a run's last checkpoints into one",
         (WORKDIR, Flag("last", int, "K", "how many", default=5)),
     ),
+    "quantize": Command(
+        "transformer_jax.commands.quantize:quantize",
+        "write a run whose weights take a quarter of the space: int8, with scales",
+        (WORKDIR, Flag("output", str, "FOLDER", "the new run's folder", required=True), CHECKPOINT),
+    ),
     "prune": Command(
         "transformer_jax.commands.prune:prune",
         "write a smaller run, without the attention heads that matter least",
