@@ -5,6 +5,7 @@ its pages, and links to other files of the repository, which the site does not h
 text.
 """
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md"}
 NOTEBOOKS = {f"{name}.ipynb": f"{name}.md" for name in ("the_paper", "attention_around_attention")}
 EQUATION = re.compile(r"\$\$(?P<block>.+?)\$\$|\$(?P<inline>[^$\n]+)\$", re.S)
+KEY = re.compile(r'^\| <a id="(?P<name>[^"]+)"></a>(?P<text>.*) \|$', re.M)
 PICTURE = re.compile(r"^## (?P<heading>.+)$|!\[png\]\(", re.M)
 LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]*)\]\((?P<target>[^)#]+)(?P<anchor>#[^)]*)?\)")
 
@@ -30,6 +32,18 @@ def on_files(files: Any, config: Any) -> Any:
         for name, picture in pictures.items():
             files.append(File.generated(config, name, content=picture))
     return files
+
+
+def on_post_build(config: Any) -> None:
+    """Makes each key of the config a result of its own for the site's search."""
+    file = Path(config.site_dir, "search", "search_index.json")
+    index = json.loads(file.read_text(encoding="utf-8"))
+    page = (ROOT / "docs" / "keys.md").read_text(encoding="utf-8")
+    index["docs"] += [
+        {"location": f"keys/#{key['name']}", "title": key["name"], "text": key["text"]}
+        for key in KEY.finditer(page)
+    ]
+    file.write_text(json.dumps(index, separators=(",", ":")), encoding="utf-8")
 
 
 def notebook_page(path: Path) -> tuple[str, dict[str, bytes]]:

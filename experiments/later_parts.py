@@ -90,7 +90,7 @@ def verdicts(folder: Path, what: str, names: Iterable[str]) -> list[Part]:
     for name in names:
         verdict = ("", "") if name == BASE else verdict_of(lines, name)
         rows.append([name, text_of(of_row(lines, name, "bleu"), ".1f"), *verdict])
-    return [Heading("Verdicts"), Table([what, "BLEU", "it", "against the base"], rows)]
+    return [Heading("Verdicts"), Table([what, "BLEU", "verdict", "against the base"], rows)]
 
 
 EXPERIMENT = Experiment(

@@ -3,9 +3,11 @@
     python -m experiments.overview
 
 Nothing is trained. A bar is the mean difference in BLEU between a row and the base row of its own
-experiment, taken seed by seed; dots are the seeds. It is blue or red if the difference is above or
-below 0 by Student's t, p < 0.05, and gray otherwise. Bars of different experiments have different
-bases, numbers of updates and texts, so their lengths do not compare parts with each other.
+experiment, taken seed by seed; dots are the seeds. It is blue or orange if the difference is above
+or below 0 by Student's t, p < 0.05, and gray otherwise; nothing corrects for the number of bars.
+Bars of different experiments have different bases, numbers of updates and texts, so their lengths
+do not compare parts with each other. "Few pairs": 5,000 instead of 29,000. A dagger marks parts
+that use more FLOPs than their base row.
 
 How to read it: the picture is overview.png; table.md has the numbers, and the base row of each bar.
 """
@@ -19,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from experiments.judging import FAILS, HOLDS, judged
 from transformer_jax.errors import DataError
-from transformer_jax.reporting.page import Code, Heading, Part, Picture, Table, write_report
+from transformer_jax.reporting.page import Code, Heading, Part, Picture, Table, Text, write_report
 from transformer_jax.reporting.plots import BLUE, VERMILION, new_figure, save_figure
 from transformer_jax.tables.results import read_results
 from transformer_jax.tables.statistics import differences
@@ -44,11 +46,17 @@ class Compared(NamedTuple):
     rows: Mapping[str, str]  # the label of each row's bar
 
 
+# Each experiment with all of its rows that change one part; †: more FLOPs than the base row.
 CAPTIONS = (
     Compared(
-        "table2_bleu/small",
-        "Transformer",
-        {"Transformer, pre-norm": "pre-norm", "recurrent, equal FLOPs": "recurrent, equal FLOPs"},
+        "fair_comparison/budget_1",
+        "Transformer, pre-norm",
+        {
+            "recurrent": "recurrent",
+            "Transformer to recurrent": "recurrent decoder",
+            "Transformer, post-norm": "post-norm",
+            "convolutional": "convolutional",
+        },
     ),
     Compared(
         "positions/multi30k",
@@ -59,15 +67,30 @@ CAPTIONS = (
             "t5": "T5's position bias",
             "alibi": "ALiBi",
             "learned": "learned positions",
+            "index": "position as a number",
             "none": "no positions",
         },
     ),
-    Compared("several_sources/short", "French alone", {"serial": "a second source, serial"}),
-    Compared("small_corpus/small", "base", {"R-Drop 5": "R-Drop (5,000 pairs)"}),
+    Compared("several_sources/short", "French alone", {"serial": "a second source, serial †"}),
+    Compared(
+        "small_corpus/small",
+        "base",
+        {
+            "R-Drop 5": "R-Drop, few pairs †",
+            "dropout 0.3": "dropout 0.3, few pairs",
+            "2,000 subwords": "2,000 subwords, few pairs",
+            "weight decay 0.01": "weight decay, few pairs",
+            "BPE-dropout 0.1": "BPE-dropout, few pairs",
+        },
+    ),
     Compared(
         "few_pairs/pairs_5000",
         "pre-norm, layer",
-        {"pre-norm, scale, fix_norm": "ScaleNorm, FixNorm (5,000)"},
+        {
+            "pre-norm, scale": "ScaleNorm, few pairs",
+            "pre-norm, layer, fix_norm": "FixNorm, few pairs",
+            "pre-norm, scale, fix_norm": "both norms, few pairs",
+        },
     ),
 )
 BUILT_IN = (
@@ -75,13 +98,14 @@ BUILT_IN = (
         "later_parts/small",
         "base",
         {
-            "the four, and Muon": "all five",
-            "Muon": "Muon *",
+            "the four, and Muon": "all five †",
+            "Muon": "Muon * †",
             "norms of queries and keys": "norms of queries and keys *",
             "cosine scores": "cosine scores",
             "talking heads": "talking heads",
             "contextual positions": "contextual positions",
             "rotary positions": "rotary positions *",
+            "KERPLE": "KERPLE",
             "SwiGLU": "SwiGLU *",
             "RMSNorm": "RMSNorm *",
             "synthesizer encoder": "synthesizer encoder",
@@ -90,11 +114,20 @@ BUILT_IN = (
             "attention sink": "attention sink",
             "one key head": "one key head",
             "differential attention": "differential attention",
+            "DeepNorm": "DeepNorm",
+            "ReZero": "ReZero",
         },
     ),
-    Compared("coverage/small", "no coverage", {"memory coverage_gru": "gated coverage"}),
-    Compared("windows/small", "2 layers, whole sentence", {"2 layers, window 3": "a window of 3"}),
-    Compared("monotonic/small", "softmax", {"lookback": "monotonic, with lookback"}),
+    Compared(
+        "coverage/small",
+        "no coverage",
+        {"memory coverage_gru": "gated coverage", "coverage loss": "coverage as a loss"},
+    ),
+    Compared(
+        "monotonic/small",
+        "softmax",
+        {"lookback": "monotonic, lookback", "monotonic": "monotonic, hard"},
+    ),
     Compared("one_stack/small", "two stacks", {"prefix": "one stack (prefix)"}),
 )
 GROUPS = {
@@ -149,12 +182,12 @@ def draw(axes: "Axes", title: str, bars: Sequence[Bar]) -> None:
 
 
 def overview(results: Path, out: Path) -> list[Part]:
-    """Draws the figure; the picture, and a table of each group."""
+    """Draws the figure; the rule, the picture, and a table of each group."""
     import matplotlib.image
 
     groups = {title: bars_of(results, group) for title, group in GROUPS.items()}
-    figure = new_figure(9.0, 8.2)
-    heads, parts = figure.subfigures(2, 1, height_ratios=(0.42, 0.58))
+    figure = new_figure(9.0, 8.4)
+    heads, parts = figure.subfigures(2, 1, height_ratios=(0.4, 0.6))
     top = heads.subplots()
     top.imshow(matplotlib.image.imread(results / HEADS))
     top.axis("off")
@@ -162,7 +195,8 @@ def overview(results: Path, out: Path) -> list[Part]:
     for axes, (title, bars) in zip(panels, groups.items(), strict=True):
         draw(axes, title, bars)
     words = "What four heads attend to, and what parts gain in BLEU over the base row of their test"
-    found: list[Part] = [Picture(save_figure(figure, out / "overview.png"), words)]
+    picture = Picture(save_figure(figure, out / "overview.png"), words)
+    found: list[Part] = [Text(__doc__.split("\n\n")[2]), picture]
     for title, bars in groups.items():
         rows = [
             [
