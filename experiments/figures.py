@@ -16,7 +16,7 @@ import json
 import logging
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,8 +24,8 @@ import numpy as np
 
 from experiments.figures_bleu import RESAMPLES, SEED, bleu_by_length, bleu_figure
 from transformer_jax.config.train import TrainConfig
-from transformer_jax.errors import ConfigError, DataError, UserError
-from transformer_jax.files import write_atomically
+from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.files import make_folder, write_atomically
 from transformer_jax.reporting.page import (
     Code,
     Heading,
@@ -46,7 +46,7 @@ from transformer_jax.reporting.plots import (
 from transformer_jax.reporting.provenance import revision
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
-from transformer_jax.use.loading import pairs_of_split
+from transformer_jax.use.loading import NO_OVERRIDES, load_model, pairs_of_split
 
 log = logging.getLogger("experiments.figures")
 RECORDED = "docs/results/figures"
@@ -69,6 +69,7 @@ class Asked(NamedTuple):
     sentence: str | None  # None: see sentence_of
     split: str
     checkpoint: str
+    overrides: Mapping[str, Any] = NO_OVERRIDES  # keys of the config, such as where the text is now
 
 
 # Positions ---------------------------------------------------------------------------------------
@@ -169,14 +170,14 @@ def draw_learning_rate(asked: Asked) -> list[Part]:
 
 def draw_attention(asked: Asked) -> list[Part]:
     """Draws attention of every kind, layer and head while the run's model translates a sentence."""
-    from transformer_jax.api import load
+    from transformer_jax.api import Run
     from transformer_jax.commands.attention import draw_kinds
 
-    run = load(str(asked.workdir), asked.checkpoint)
+    run = Run(load_model(str(asked.workdir), asked.checkpoint, overrides=asked.overrides))
     try:
         found = run.attention(asked.sentence or sentence_of(run, asked.split))
     except DataError as error:
-        raise DataError(f"--sentence: {error}") from None
+        raise DataError(f"--sentence: {error}" if asked.sentence else f"{error}") from None
     return [
         Text(f"Checkpoint {found.checkpoint}."),
         *draw_kinds(found, list(found.kinds), asked.out),
@@ -189,14 +190,20 @@ def sentence_of(run: Any, split: str) -> str:
     if data.source == "grammar" and not data.directions and run.loaded.model.sources == 1:
         return SENTENCE
     pairs = pairs_of_split(run.config, split, RunFolder(run.loaded.folders[0]))
-    return next((pair.src for pair in pairs if pair.src.strip()), "")
+    first = next((pair.src for pair in pairs if pair.src.strip()), "")
+    return first if data.src_kind == "text" else str(Path(data.path or "", first))
 
 
 def draw_bleu_by_length(asked: Asked) -> list[Part]:
     """Translates a split, scores it by the length of its sources, and records the numbers."""
     from transformer_jax.commands.evaluate import evaluate
 
-    found = evaluate(str(asked.workdir), split=asked.split, checkpoint=asked.checkpoint)
+    found = evaluate(
+        str(asked.workdir),
+        split=asked.split,
+        checkpoint=asked.checkpoint,
+        overrides=asked.overrides,
+    )
     return by_length(found, asked.out)
 
 
@@ -248,9 +255,8 @@ SECTIONS = [
 
 def main() -> None:
     """Makes the figures."""
-    values = parse_experiment("figures", __doc__, FLAGS, takes_keys=False)
-    out, workdir = Path(values["out"]), values["workdir"]
-    make(Asked(out, workdir, values["sentence"], values["split"], values["checkpoint"]))
+    values = parse_experiment("figures", __doc__, FLAGS)
+    make(Asked(**{**values, "out": Path(values["out"])}))
 
 
 def make(asked: Asked) -> None:
@@ -259,7 +265,8 @@ def make(asked: Asked) -> None:
     Raises:
       UserError: the folder is not writable, or the run cannot be used.
     """
-    make_folder(asked.out)
+    check_moved(asked.overrides)
+    make_folder("--out", asked.out)
     if asked.workdir is not None:
         check_translates(asked.workdir)
     parts: list[Part] = [Code(command()), Text(f"{made_by()} Run: {asked.workdir or 'none'}.")]
@@ -272,12 +279,10 @@ def make(asked: Asked) -> None:
     print(f"page        {write_report(asked.out, title, parts)}")
 
 
-def make_folder(out: Path) -> None:
-    """Makes the folder of --out. Raises UserError if that is not possible."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--out={out}: {error.strerror}. Name another folder.") from None
+def check_moved(overrides: Mapping[str, Any]) -> None:
+    """Raises ConfigError if keys are given that say more than where the run's text is now."""
+    for name in overrides.keys() - {"data.path"}:
+        raise ConfigError(f"--config.{name}: only --config.data.path, for text that has moved.")
 
 
 def check_translates(workdir: str) -> None:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from experiments.judging import FAILS, HOLDS, judged
 from transformer_jax.errors import DataError
+from transformer_jax.files import make_folder
 from transformer_jax.reporting.page import Code, Heading, Part, Picture, Table, Text, write_report
 from transformer_jax.reporting.plots import BLUE, VERMILION, new_figure, save_figure
 from transformer_jax.tables.results import read_results
@@ -154,7 +155,10 @@ def bars_of(results: Path, group: Sequence[Compared]) -> list[Bar]:
     """The bars of a group, the largest gain first. Raises DataError if a row has no two seeds."""
     found = list[Bar]()
     for one in group:
-        lines = read_results(results / one.folder / "results.csv")
+        file = results / one.folder / "results.csv"
+        if not file.is_file():
+            raise DataError(f"{file} is not there: --results={results} names recorded results.")
+        lines = read_results(file)
         for row, label in one.rows.items():
             gaps = differences(lines, row, one.base, "bleu")
             if len(gaps) < 2:
@@ -217,10 +221,12 @@ def overview(results: Path, out: Path) -> list[Part]:
 def main() -> None:
     """Writes the figure, table.md and index.html."""
     values = parse_experiment("overview", __doc__, FLAGS, takes_keys=False)
-    out = Path(values["out"])
-    out.mkdir(parents=True, exist_ok=True)
+    results, out = Path(values["results"]), Path(values["out"])
+    for group in GROUPS.values():
+        bars_of(results, group)  # before anything is written
+    make_folder("--out", out)
     command = shlex.join(["python", "-m", "experiments.overview", *sys.argv[1:]])
-    parts: list[Part] = [Code(command), *overview(Path(values["results"]), out)]
+    parts: list[Part] = [Code(command), *overview(results, out)]
     print(f"page        {write_report(out, 'What each part gains', parts)}")
 
 

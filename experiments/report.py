@@ -2,28 +2,33 @@
 
     python -m experiments.report --workdir=RUN
 
-It translates a split of the run's text. The page is one file, which needs no network.
+It translates a split of the run's text; --config.data.path=FOLDER names it if it has moved. The
+page is one file, which needs no network.
 """
 
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from experiments.figures import (
     Asked,
     by_length,
+    check_moved,
     check_translates,
     draw_attention,
     made_by,
-    make_folder,
 )
 from transformer_jax.config.schema import KEYS, Config, value_at
 from transformer_jax.errors import UserError
+from transformer_jax.files import make_folder
 from transformer_jax.reporting.page import Code, Heading, Part, Picture, Table, Text, write_report
 from transformer_jax.reporting.plots import printable, runs_figure, save_figure
 from transformer_jax.runs.metrics import read_metrics
+from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
+from transformer_jax.use.loading import NO_OVERRIDES
 
 log = logging.getLogger("experiments.report")
 FLAGS = [
@@ -61,21 +66,29 @@ def curves(workdir: str, out: Path) -> list[Part]:
     return [Picture(save_figure(figure, out / "curves.png"), "Training and validation.")]
 
 
-def report(workdir: str, split: str, checkpoint: str, out: Path) -> Path:
+def report(
+    workdir: str,
+    split: str,
+    checkpoint: str,
+    out: Path,
+    overrides: Mapping[str, Any] = NO_OVERRIDES,
+) -> Path:
     """Translates the split and writes the page; returns its path.
+
+    Keys of the config, the overrides, say where the text is now.
 
     Raises:
       UserError: the folder is not writable, or the run cannot be used.
     """
-    from transformer_jax.api import load
     from transformer_jax.commands.evaluate import evaluate
 
+    check_moved(overrides)
     check_translates(workdir)
-    make_folder(out)
-    found = evaluate(workdir, split=split, checkpoint=checkpoint)
+    make_folder("--out", out)
+    found = evaluate(workdir, split=split, checkpoint=checkpoint, overrides=overrides)
     translations = found.hypotheses.read_text(encoding="utf-8").split("\n")[:-1]
     sides = [(*pair[:2], one) for pair, one in zip(found.pairs, translations, strict=True)]
-    asked = Asked(out, workdir, None, split, checkpoint)
+    asked = Asked(out, workdir, None, split, checkpoint, overrides)
     scores = found.scores
     parts: list[Part] = [
         Code(f"python -m experiments.report --workdir={workdir} --split={split}"),
@@ -94,7 +107,7 @@ def report(workdir: str, split: str, checkpoint: str, out: Path) -> Path:
             ],
         ),
         Heading("Settings that are no defaults"),
-        settings(load(workdir, checkpoint).config),
+        settings(RunFolder(workdir).read_config()),
         Heading("Curves"),
         *curves(workdir, out),
         Heading("Translations"),
@@ -109,9 +122,8 @@ def report(workdir: str, split: str, checkpoint: str, out: Path) -> Path:
 
 def main() -> None:
     """Writes the page."""
-    values = parse_experiment("report", __doc__, FLAGS, takes_keys=False)
-    *run, out = (values[name] for name in ("workdir", "split", "checkpoint", "out"))
-    print(f"page        {report(*run, Path(out))}")
+    values = parse_experiment("report", __doc__, FLAGS)
+    print(f"page        {report(**{**values, 'out': Path(values['out'])})}")
 
 
 if __name__ == "__main__":

@@ -140,6 +140,7 @@ def test_a_layer_and_a_head_are_drawn():
         ({"kind": "all"}, "kind='all': this model has"),
         ({"kind": ["cross"]}, r"kind=\['cross'\]: this model has"),
         ({"layer": 1.0}, "layer=1.0 is not a whole number"),
+        ({"layer": True}, "layer=True is not a whole number"),
         ({"head": "1"}, "head='1' is not a whole number"),
         ({"layer": 0}, "layer=0: this model has layers 1 to"),
         ({"head": 9}, "^head=9: this model has heads 1 to 2"),  # no flag of a command
@@ -291,6 +292,7 @@ def test_words_are_between_spaces_whatever_the_subwords_are():
         (lambda: run().attention(["x"]), "is of type list"),
         (lambda: run().align(["x"], [b"y"]), "is of type bytes"),
         (lambda: run().n_best(SOURCES, "2"), "n_best='2' is not a whole number"),
+        (lambda: run().n_best(SOURCES, True), "n_best=True is not a whole number"),
         (lambda: run().translate(None), "takes a list of sentences, not NoneType"),
         (lambda: run().translate(b"x"), "takes a list of sentences, not one"),
         (lambda: run().translate(np.array("x")), "takes a list of sentences, not ndarray"),

@@ -277,12 +277,13 @@ attention RUN -5 | Unknown command line flag '5'. A SENTENCE that begins with a 
 attention RUN -- -5 --layer=1 | takes one SENTENCE, not 2 arguments: flags come before --.
 attention RUN x --output=/proc/x.png | No file can be created there: /proc/x.png.
 attention RUN x --output={tmp}/corpus
-    --output={tmp}/corpus: name a file that ends in one of .png, .pdf, .svg, .html, .npz
+    --output={tmp}/corpus is a folder: name a file in it
 attention RUN x --output={tmp}/run/config.json
     --output={tmp}/run/config.json is a file of the run in {tmp}/run, and would be overwritten
 plot | plot needs --workdir=FOLDER
 plot --workdir={tmp}/nowhere | {tmp}/nowhere is not the folder of a run
 plot RUN --output=curves.pdf | name a file that ends in .png
+plot RUN --output={tmp}/corpus | --output={tmp}/corpus is a folder: name a file in it
 plot RUN --output=.png | --output=.png: a PNG is written; name a file that ends in .png.
 plot RUN --output=/dev/null/x.png | /dev/null. Move it out of the way, or name another file.
 

@@ -86,7 +86,8 @@ class AttendedSentence(NamedTuple):
         if not isinstance(kind, str) or kind not in self.kinds:
             raise ConfigError(f"kind={kind!r}: this model has {', '.join(self.kinds)}.")
         for name, value in (("layer", layer), ("head", head)):
-            if value is not None and not isinstance(value, numbers.Integral):
+            is_whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+            if value is not None and not is_whole:
                 raise ConfigError(f"{name}={value!r} is not a whole number.")
         found = self.kinds[kind] if head is None else self.kinds[kind].of_head(head)
         layers = len(found.weights_NHLM)

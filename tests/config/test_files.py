@@ -63,6 +63,7 @@ def test_every_key_can_be_overridden_through_ml_collections_too(in_checkout):
         (["--config.model.positions=none"], {"model.positions": "none"}),  # a choice, not "unset"
         (["--config.data.train=a", "--config.data.train=b"], {"data.train": ("a", "b")}),
         (["--config.data.train=a,b", "--config.data.train=c"], {"data.train": ("a", "b", "c")}),
+        (["--config.data.valid="], {"data.valid": ()}),
         (["--config.data.train=MyCorpus v2"], {"data.train": ("MyCorpus v2",)}),
         (["--config.data.train=MyCorpus v2, b"], {"data.train": ("MyCorpus v2", "b")}),
         (["--config.data.train=('v,2',)"], {"data.train": ("v,2",)}),  # `check` refuses the comma

@@ -94,18 +94,30 @@ def test_minimum_bayes_risk_returns_as_many_as_were_asked_for(utility, vocabular
         (">>bt<< >>de<< a dog", ">>de<< >>bt<< a dog"),
         (">>de<< >>bt<< a dog", ">>de<< >>bt<< a dog"),
         (">>de<< a dog", ">>de<< a dog"),
-        (">>xx<< >>de<< a dog", None),
+        ("a dog", None),
         ("", ""),
     ],
 )
 def test_the_code_of_the_target_language_comes_first(line, coded):
-    vocabulary = SimpleNamespace(codes=[">>de<<", ">>fr<<", ">>bt<<"])
+    codes = [">>de<<", ">>fr<<", ">>bt<<"]
+    vocabulary = SimpleNamespace(codes=codes, reads_unknown_codes=False)
     translator = LineTranslator(vocabulary, Echo(), ["de", "fr"])
     if coded is not None:
         assert translator.with_target(line) == coded
         return
     with pytest.raises(DataError, match="Into which language"):
         translator.with_target(line)
+
+
+@pytest.mark.parametrize("targets", [["de"], []])  # []: a run with tags
+@pytest.mark.parametrize("line", [">>xx<< a dog", ">>de<< >>xx<< a dog"])
+def test_a_code_that_the_run_does_not_know_is_no_text(line, targets):
+    vocabulary = SimpleNamespace(codes=[">>de<<", ">>bt<<"], reads_unknown_codes=False)
+    translator = LineTranslator(vocabulary, Echo(), targets)
+    with pytest.raises(DataError, match="has the code >>xx<<, and this run knows >>de<<, >>bt<<"):
+        translator.with_target(line)
+    vocabulary.codes = []  # it was trained without codes, so this is text
+    assert LineTranslator(vocabulary, Echo()).with_target(line) == line
 
 
 @pytest.mark.parametrize(

@@ -181,8 +181,8 @@ def test_without_a_run_what_needs_none_is_made(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--config.train.steps=3"], "Unknown command line flag"),
-        (["--out=FILE"], "FILE: File exists. Name another folder."),
+        (["--config.train.steps=3"], "--config.train.steps: only --config.data.path"),
+        (["--out=FILE"], "--out: cannot write into FILE: "),
         (["figures"], "figures does not take 'figures'"),
     ],
 )
@@ -197,7 +197,8 @@ def test_a_mistake_is_one_line(flags, message, monkeypatch, tmp_path, capsys):
 
 def test_a_given_sentence_has_to_fit_the_run(monkeypatch, tmp_path):
     run = SimpleNamespace(attention=lambda text: encode_sources(None, [text], 2))
-    monkeypatch.setattr(api, "load", lambda *_: run)
+    monkeypatch.setattr(figures, "load_model", lambda *_, **__: None)
+    monkeypatch.setattr(api, "Run", lambda _: run)
     asked = figures.Asked(tmp_path, "w", figures.SENTENCE, "test", "latest")
     with pytest.raises(DataError, match="--sentence: .* has 0 tabs. .* a tab between"):
         figures.draw_attention(asked)
@@ -217,10 +218,14 @@ def test_without_a_sentence_a_run_gets_one_that_fits(
 ):
     pairs = [SimpleNamespace(src=line) for line in (" ", ">>de<< A dog.")]
     monkeypatch.setattr(figures, "pairs_of_split", lambda *_: pairs)
-    config = SimpleNamespace(data=SimpleNamespace(source=source, directions=directions))
+    data = SimpleNamespace(source=source, directions=directions, src_kind="text", path="text")
+    config = SimpleNamespace(data=data)
     loaded = SimpleNamespace(model=SimpleNamespace(sources=sources), folders=["run"])
     found = figures.sentence_of(SimpleNamespace(config=config, loaded=loaded), "test")
     assert found == (figures.SENTENCE if built_in else ">>de<< A dog.")
+    data.src_kind, data.source = "speech", "files"  # a name, in the folder of the run's text
+    found = figures.sentence_of(SimpleNamespace(config=config, loaded=loaded), "test")
+    assert found == "text/>>de<< A dog."
 
 
 def test_the_sentence_is_one_of_the_built_in_corpus():

@@ -40,6 +40,11 @@ def test_a_row_that_lacks_seeds_is_an_error():
         bars_of(RESULTS, [Compared("real_text/cores_en-it", "base, pre-norm", {"recurrent": ""})])
 
 
+def test_a_folder_without_results_is_named(tmp_path):
+    with pytest.raises(DataError, match="results.csv is not there: --results="):
+        bars_of(tmp_path, GROUPS["captions, models of 2 M parameters"])
+
+
 def test_the_recorded_table_is_that_of_the_recorded_results(tmp_path):
     parts = [Code("python -m experiments.overview"), *overview(RESULTS, tmp_path)]
     written = (RESULTS / "overview" / "table.md").read_text(encoding="utf-8")

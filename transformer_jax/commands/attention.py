@@ -172,7 +172,9 @@ def attention(
 
 def _check(output: Path, kind: str) -> None:
     """Raises ConfigError if the kind cannot be written into that file; called before the work."""
-    if output.suffix not in FORMATS or output.is_dir():
+    if output.is_dir():
+        raise ConfigError(f"--output={output} is a folder: name a file in it.")
+    if output.suffix not in FORMATS:
         raise ConfigError(
             f"--output={output}: name a file that ends in one of {', '.join(FORMATS)}."
         )

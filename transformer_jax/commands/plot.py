@@ -21,7 +21,9 @@ def plot(workdir: Sequence[str], output: str) -> None:
     Raises:
       UserError: a folder has no metrics, or the output is not a .png file.
     """
-    if Path(output).suffix != ".png" or Path(output).is_dir():
+    if Path(output).is_dir():
+        raise ConfigError(f"--output={output} is a folder: name a file in it.")
+    if Path(output).suffix != ".png":
         raise ConfigError(f"--output={output}: a PNG is written; name a file that ends in .png.")
     folders = list(dict.fromkeys(workdir))
     names = [Path(folder).absolute().name for folder in folders]

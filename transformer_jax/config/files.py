@@ -158,7 +158,9 @@ def parse_value(key: Key, texts: Sequence[str]) -> Any:
 
 
 def _items(text: str) -> Sequence[Any]:
-    """The items of "a,b" or of "('a','b')"; an item may contain spaces."""
+    """The items of "a,b" or of "('a','b')", none of ""; an item may contain spaces."""
+    if not text.strip():
+        return []
     if text.startswith(("(", "[", "'", '"')):
         return PARSERS[tuple].parse(text)
     return [item.strip() for item in text.split(",")]

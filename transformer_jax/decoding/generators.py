@@ -85,7 +85,7 @@ GENERATORS: dict[str, Generator] = {
 def check_n_best(n_best: int, decode: DecodeConfig) -> None:
     """Raises ConfigError if decode.method does not give that many translations of a line."""
     most, why = GENERATORS[decode.method].most(decode)
-    if not isinstance(n_best, numbers.Integral):
+    if isinstance(n_best, bool) or not isinstance(n_best, numbers.Integral):
         raise ConfigError(f"n_best={n_best!r} is not a whole number.")
     if n_best < 1:
         raise ConfigError(f"--n_best={n_best} is below 1: ask for at least 1 translation per line.")

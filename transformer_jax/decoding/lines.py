@@ -20,7 +20,7 @@ from transformer_jax.parallel import processes
 from transformer_jax.text.features import FeatureReader
 from transformer_jax.text.lines import is_text
 from transformer_jax.text.sources import encode_sources
-from transformer_jax.text.vocabulary import EOS, Vocabulary, split_codes
+from transformer_jax.text.vocabulary import EOS, LANGUAGE, Vocabulary, split_codes
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ class LineTranslator:
             # Search drops hypotheses whose logits are NaN; such a line still gets an answer.
             translations = [Translation(self.text(h.ids), h.score) for h in hypotheses]
             results[i] = self._ranked(translations) or [Translation("", -math.inf)]
-            self.empty += not results[i][0].text.strip()
+            self.empty += bool(lines[i].strip()) and not results[i][0].text.strip()
         return results
 
     def _ranked(self, translations: list[Translation]) -> list[Translation]:
@@ -179,12 +179,19 @@ class LineTranslator:
         """A source line with the code of its target language, which decode.to or itself names.
 
         Raises:
-          DataError: neither does, and the model knows several.
+          DataError: neither does, and the model knows several; or it begins with a code that the
+            run, which knows others, was not trained with.
         """
+        codes, sentence = split_codes(line, self.vocabulary.codes)
+        reads_others = self.vocabulary.reads_unknown_codes or not self.vocabulary.codes
+        if not reads_others and (other := LANGUAGE.match(sentence)):
+            raise DataError(
+                f"The line {line[:40]!r} has the code {other[1]}, and this run knows "
+                f"{', '.join(self.vocabulary.codes)}."
+            )
         if not (self.to or self.targets) or not line.strip():
             return line
         known = self.targets or self.vocabulary.codes
-        codes, sentence = split_codes(line, self.vocabulary.codes)
         if self.targets and len(into := [one for one in codes if one in self.targets]) > 1:
             raise DataError(f"The line {line[:40]!r} names several targets: {', '.join(into)}.")
         if any(one in known for one in codes):  # it comes first, as in training

@@ -47,7 +47,8 @@ def encode_sources(
         if any(line.strip() for line in lines):
             raise DataError(
                 "The model reads no source (model.encoder='none'), and there is text. Leave the "
-                "source out, or give a blank line for each text."
+                "source out, or give a blank line for each text (`attention '' --target=TEXT "
+                "--kind=decoder`)."
             )
         return [np.zeros(0, np.int32)] * len(lines)
     if count == 1:
