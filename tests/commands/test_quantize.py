@@ -46,7 +46,7 @@ def test_each_output_and_each_subword_has_a_scale():
 
 
 @pytest.mark.slow("trains a run and quantizes it")
-def test_a_quantized_run_translates_and_another_run_starts_from_it(tmp_path, capsys):
+def test_a_quantized_run_translates_and_another_run_starts_from_it(tmp_path, capsys, monkeypatch):
     origin, small = runs.trained_run(), tmp_path / "small"
     assert runs.command("quantize", f"--workdir={origin}", f"--output={small}") == 0
     assert sizes(small / "checkpoints" / "0") < 0.3 * sizes(origin / "checkpoints" / "40")
@@ -63,6 +63,10 @@ def test_a_quantized_run_translates_and_another_run_starts_from_it(tmp_path, cap
     assert runs.command("train", f"--workdir={small}") == 2
     assert "small was quantized and cannot be trained on" in capsys.readouterr().err
     assert runs.command("evaluate", f"--workdir={small}") == 0  # its text is known
+    monkeypatch.setattr(np, "isfinite", lambda x: np.zeros(1, bool))
+    assert runs.command("quantize", f"--workdir={small}", f"--output={tmp_path / 'nan'}") == 2
+    monkeypatch.undo()
+    assert "weights that are no numbers" in capsys.readouterr().err
     shutil.rmtree(small / "checkpoints" / "0" / "int8")
     assert runs.command("evaluate", f"--workdir={small}") == 2
     assert "is damaged: int8/" in capsys.readouterr().err

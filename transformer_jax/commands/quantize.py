@@ -3,6 +3,7 @@
 import logging
 
 import jax
+import numpy as np
 
 from transformer_jax.commands.import_model import write_run
 from transformer_jax.errors import RunError
@@ -25,7 +26,7 @@ def quantize(workdir: str, output: str, *, checkpoint: str = "latest") -> None:
       checkpoint: "latest", "best", "average", a step, or an average's name.
 
     Raises:
-      UserError: there is no such run or checkpoint, or the folder is taken.
+      UserError: there is no such run or checkpoint, the folder is taken, or a weight is not finite.
     """
     run = RunFolder(output, "--output")
     if run.config_file.exists():
@@ -33,6 +34,8 @@ def quantize(workdir: str, output: str, *, checkpoint: str = "latest") -> None:
     loaded = load_model(workdir, checkpoint, overrides={"decode.weights": None})
     run.check(loaded.config)
     params = jax.device_get(loaded.translator.params)
+    if not all(np.isfinite(x).all() for x in jax.tree.leaves(params)):
+        raise RunError(f"{workdir} has weights that are no numbers: its training diverged.")
     small, scales = in_int8(loaded.model, params)
     how = IMPORTED if RunFolder(workdir).is_imported else QUANTIZED
     write_run(run, RunFolder(workdir).read_config(), loaded.vocabulary, small, how, scales)

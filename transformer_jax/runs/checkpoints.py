@@ -33,6 +33,7 @@ State = TypeVar("State", bound=NamedTuple)
 log = logging.getLogger(__name__)
 SCORE = "score"  # higher is better
 METRICS = "metrics/metrics"  # the file in a checkpoint that holds the score
+INT8 = "int8"  # in a checkpoint, in place of params: a folder of parameters and their scales
 # In a manifest, beside the names of files.
 VOCABULARY, SETTINGS = "vocabulary of the run", "immutable keys of the run"
 LARGEST_STEP = 2**31 - 1  # the training state counts its steps as int32
@@ -138,7 +139,7 @@ def _is_checkpoint(path: Path) -> bool:
     is_step = len(path.name) < 11 and str(int(path.name)) == path.name
     if is_step and int(path.name) <= LARGEST_STEP:
         # A checkpoint that lost its parameters still has one of the others, and counts as damaged.
-        names = "params", "int8", "_CHECKPOINT_METADATA"
+        names = "params", INT8, "_CHECKPOINT_METADATA"
         signs = (*(path / name for name in names), manifest_of(path))
         if any(sign.exists() for sign in signs):
             return True

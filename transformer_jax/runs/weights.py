@@ -16,6 +16,7 @@ import numpy as np
 from transformer_jax.errors import RunError
 from transformer_jax.parallel import processes
 from transformer_jax.runs.checkpoints import (
+    INT8,
     Params,
     committed_steps,
     damaged_file,
@@ -28,7 +29,6 @@ from transformer_jax.runs.checkpoints import (
 from transformer_jax.runs.run_folder import LOCK, RunFolder
 
 log = logging.getLogger(__name__)
-INT8 = "int8"  # in place of params, a folder of parameters and their scales
 
 
 def load_params(run: RunFolder, which: str, like: Params) -> tuple[Params, str]:
