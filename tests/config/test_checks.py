@@ -106,7 +106,7 @@ FILES data.tgt=de,fr | data.tgt='de,fr' must be two different
 TWO data.tgt=fr | data.src='en,fr', data.tgt='fr' must be two different
 data.train=() | data.train is empty | ('train',)
 data.train=('a,b',) | data.train=a,b: 'a,b' names no split | --config.data.train=A,B
-data.valid= | data.valid=: '' names no split
+data.valid=, | data.valid=: '' names no split
 data.test=('a,b',) | data.test=a,b: 'a,b' names no split | --config.data.test=A,B
 data.train=train,valid | data.train='valid' and the validation text 'valid' share pairs | data.valid
 FILES data.valid=train[:9] | data.train='train' and the validation text 'train[:9]' share pairs
