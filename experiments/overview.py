@@ -186,10 +186,11 @@ def draw(axes: "Axes", title: str, bars: Sequence[Bar]) -> None:
 
 
 def overview(results: Path, out: Path) -> list[Part]:
-    """Draws the figure; the rule, the picture, and a table of each group."""
+    """Draws the figure into a folder; the rule, the picture, and a table of each group."""
     import matplotlib.image
 
     groups = {title: bars_of(results, group) for title, group in GROUPS.items()}
+    make_folder("--out", out)
     figure = new_figure(9.0, 8.4)
     heads, parts = figure.subfigures(2, 1, height_ratios=(0.4, 0.6))
     top = heads.subplots()
@@ -222,9 +223,6 @@ def main() -> None:
     """Writes the figure, table.md and index.html."""
     values = parse_experiment("overview", __doc__, FLAGS, takes_keys=False)
     results, out = Path(values["results"]), Path(values["out"])
-    for group in GROUPS.values():
-        bars_of(results, group)  # before anything is written
-    make_folder("--out", out)
     command = shlex.join(["python", "-m", "experiments.overview", *sys.argv[1:]])
     parts: list[Part] = [Code(command), *overview(results, out)]
     print(f"page        {write_report(out, 'What each part gains', parts)}")

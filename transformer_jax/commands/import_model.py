@@ -52,8 +52,7 @@ def import_model(
         raise UserError(f"--from={folder} is a run's folder already: give it as --workdir.")
     if run.path.resolve() == origin.resolve():
         raise RunError(f"--workdir={workdir} is the model's own folder. Choose another.")
-    if run.config_file.exists():
-        raise RunError(f"{run.path} holds a run. Choose another --workdir.")
+    run.check_new()
     read, known = _reader(origin)
     languages = str(src or known[0] or ""), str(tgt or known[1] or "")
     if not all(map(CODE.fullmatch, languages)) or languages[0] == languages[1]:

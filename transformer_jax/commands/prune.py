@@ -13,7 +13,7 @@ from transformer_jax.config.checks import check
 from transformer_jax.config.schema import Config
 from transformer_jax.decoding.scoring import forced_scores
 from transformer_jax.decoding.translator import Translator
-from transformer_jax.errors import ConfigError, DataError, RunError
+from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation.head_importance import (
     attentions,
     gated,
@@ -69,8 +69,7 @@ def prune(
         wrong = "is below 0" if seed < 0 else "changes nothing without --by=random"
         raise ConfigError(f"--seed={seed} {wrong}.")
     run = RunFolder(output, "--output")
-    if run.config_file.exists():
-        raise RunError(f"{run.path} holds a run. Choose another --output.")
+    run.check_new()
     loaded = load_model(workdir, checkpoint, overrides=overrides)
     config = _smaller(loaded.config, heads)
     run.check(config)

@@ -29,8 +29,7 @@ def quantize(workdir: str, output: str, *, checkpoint: str = "latest") -> None:
       UserError: there is no such run or checkpoint, the folder is taken, or a weight is not finite.
     """
     run = RunFolder(output, "--output")
-    if run.config_file.exists():
-        raise RunError(f"{run.path} holds a run. Choose another --output.")
+    run.check_new()
     loaded = load_model(workdir, checkpoint, overrides={"decode.weights": None})
     run.check(loaded.config)
     params = jax.device_get(loaded.translator.params)

@@ -80,14 +80,16 @@ def in_int8(model: EncoderDecoder, params: Params) -> tuple[Params, Params]:
     each subword of a table of embeddings. Everything else keeps its type.
 
     Returns:
-      NumPy arrays in the same tree, and a tree of scales, float32: with as many axes as the matrix,
-      of which those that are summed over have size 1; without axes where nothing is scaled.
+      NumPy arrays in the same tree, and the same tree of their scales, float32. The scale of an
+      int8 matrix has the matrix's axes; those that a product sums over have size 1. Every other
+      scale is the number 1, which has no axes.
 
     Source: Jacob et al. 2018 (symmetric, without a zero point), a scale for each channel as in
     Krishnamoorthi 2018, section 3.2.
     """
 
     def scale_of(box: Any, x: Array) -> np.ndarray:
+        """The scale of one parameter."""
         is_table = box.names == (VOCABULARY, FEATURES)
         axes = (1,) if is_table else tuple(range(box.summed))
         if not axes:
@@ -96,6 +98,7 @@ def in_int8(model: EncoderDecoder, params: Params) -> tuple[Params, Params]:
         return np.where(largest > 0, largest, 1) / np.float32(127)
 
     def narrow(x: Array, scale: np.ndarray) -> np.ndarray:
+        """A parameter in int8, or as it is if its scale has no axes."""
         array = np.asarray(x)
         return np.rint(array / scale).astype(np.int8) if scale.ndim else array
 

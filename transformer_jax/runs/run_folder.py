@@ -93,6 +93,11 @@ class RunFolder:
         named = shlex.quote(f"--workdir={self.path}")
         return f"Train one with `python -m transformer_jax train --config=CONFIG {named}`."
 
+    def check_new(self) -> None:
+        """Raises RunError if the folder holds a run."""
+        if self.config_file.exists():
+            raise RunError(f"{self.path} holds a run. Choose another {self._flag}.")
+
     def check(self, config: Config, lock: bool = True) -> None:
         """Checks that `train` may use the folder. Writes nothing but the lock of an existing run.
 
