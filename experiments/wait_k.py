@@ -38,7 +38,7 @@ from pathlib import Path
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
 from experiments.judging import at, gaps, judged, mean_text
 from experiments.short_demo import SHORT_DEMO
-from transformer_jax.config.model import WIDEST
+from transformer_jax.config.keys import WIDEST
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides

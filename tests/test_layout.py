@@ -265,8 +265,9 @@ def test_every_objective_has_a_test_and_a_mesh():
         assert f"test_{own}" in tests, f"write tests/model/test_{own}.py"
 
 
-# Their tests are elsewhere: dropout in training, types in test_products.py and on a GPU.
-NOT_IN_THE_HARNESS = {"dropout", "dtype", "residual_dtype", "watched_layer"}
+# Their tests are elsewhere: dropout in training, types in test_products.py and on a GPU, what is
+# written at once in test_ctc.py and test_mask_predict.py.
+NOT_IN_THE_HARNESS = {"dropout", "dtype", "residual_dtype", "watched_layer", "parallel"}
 
 
 def test_every_key_of_the_model_has_another_value_in_the_harness():

@@ -300,7 +300,7 @@ class Run:
         Raises:
           UserError: a side is blank, or the model finds no translation.
         """
-        translator = self.loaded.translator
+        translator = self.loaded.one_by_one("attention").translator
         lines = self.loaded.line_translator()
         model = self.loaded.model
         sides = _paired([source], ["" if target is None else target])
@@ -336,7 +336,7 @@ class Run:
           UserError: the model has no layers of encoder-decoder attention to align by, or the
             method cannot explain it.
         """
-        model = self.loaded.model
+        model = self.loaded.one_by_one("align").model
         lines = self.loaded.line_translator()
         self.loaded.reading_text("align")
         if "cross" not in uses_of(model):

@@ -241,7 +241,8 @@ def test_keys_that_exclude_each_other_are_both_named_with_the_reason(name, other
 
 
 # What makes settings that hold by default hold no longer.
-OTHERWISE = {"decode.method=beam": {"decode.method": "sample"}, "data.source=grammar": FILES}
+AT_ONCE = {"decode.method": "ctc", "model.parallel": "ctc"}
+OTHERWISE = {"decode.method=beam": AT_ONCE, "data.source=grammar": FILES}
 READ = [name for name, key in KEYS.items() if key.read_with]
 
 

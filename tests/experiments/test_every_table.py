@@ -29,6 +29,7 @@ RECORDED = Path(__file__).parents[2] / "docs" / "results"
 VERDICTS = {
     "agreement": 3,
     "alignment": 5,
+    "at_once": 4,
     "back_translation": 5,
     "caveats": 5,
     "copying": 5,

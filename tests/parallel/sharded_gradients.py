@@ -18,6 +18,7 @@ import numpy as np
 
 from tests.fixtures.tiny import VOCABULARY, lay_out, random_pairs, random_params, relative_error
 from tests.model.configs import CONFIGS, ONE_LAYER
+from transformer_jax.config.decode import PARALLEL
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import MeshConfig
 from transformer_jax.config.train import TrainConfig
@@ -50,7 +51,9 @@ def gradient(name: str, mesh_config: MeshConfig, micro_batches: int) -> np.ndarr
     """The gradient of the loss, with dropout, of packed rows on a mesh, as one vector."""
     changes = {**CONFIGS.get(name, {}), **ONE_LAYER, "d_hidden": SIZES.d_hidden}
     both = name == AGREEMENT
-    losses = {name: 1.0} if name in OBJECTIVES else {}
+    if name in PARALLEL:
+        changes["parallel"] = name
+    losses = {name: 1.0} if name in OBJECTIVES.keys() - set(PARALLEL) else {}
     watch = both or reads_watched(losses)
     model = make_model(dataclasses.replace(SIZES, **changes), VOCABULARY, watch=watch)
     mesh = make_mesh(mesh_config)

@@ -16,6 +16,7 @@ from transformer_jax.config.data import DataConfig
 from transformer_jax.config.decode import DecodeConfig
 from transformer_jax.config.schema import Config
 from transformer_jax.decoding.lines import banned_ids
+from transformer_jax.decoding.scoring import check_one_by_one
 from transformer_jax.errors import ConfigError, DataError, UserError
 from transformer_jax.evaluation.alignment import Aligner, best_aligner
 from transformer_jax.files import read_json, read_utf8
@@ -79,8 +80,9 @@ def export(
         raise UserError(f"--output={output} exists. Name a folder that does not.")
     config = run.read_config()
     vocabulary = load_vocabulary(run.vocabulary_file)
-    like = abstract_params(make_model(config.model, vocabulary.sizes))
-    params, name = load_params(run, checkpoint, like)
+    made = make_model(config.model, vocabulary.sizes)
+    check_one_by_one(made, "export")
+    params, name = load_params(run, checkpoint, abstract_params(made))
     params = jax.tree.map(np.asarray, params)
     banned = banned_ids(config.decode, vocabulary)
     aligner = _aligner(workdir, name, config, gold) if format == "ctranslate2" else None

@@ -70,7 +70,7 @@ def prune(
         raise ConfigError(f"--seed={seed} {wrong}.")
     run = RunFolder(output, "--output")
     run.check_new()
-    loaded = load_model(workdir, checkpoint, overrides=overrides)
+    loaded = load_model(workdir, checkpoint, overrides=overrides).one_by_one("prune")
     config = _smaller(loaded.config, heads)
     run.check(config)
     names = attentions(loaded.model)

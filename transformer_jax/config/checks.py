@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from transformer_jax.config.data import DataConfig
-from transformer_jax.config.decode import DecodeConfig
+from transformer_jax.config.decode import PARALLEL, DecodeConfig
 from transformer_jax.config.keys import Key
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import KEYS, Config, value_at
@@ -46,6 +46,7 @@ def check(config: Config, given: Collection[str] = ()) -> None:
         *_lengths(config),
         *_mesh(config),
         *_search(config.decode),
+        *_parallel(config),
         *_sources(config),
     ]
     if problems:
@@ -320,6 +321,21 @@ def _search(decode: DecodeConfig) -> Iterator[str]:
             f"{decode.groups}: "
             "all groups have the same number of beams. Use --config.decode.beam_size="
             f"{2 * decode.groups}."
+        )
+
+
+def _parallel(config: Config) -> Iterator[str]:
+    """The model and the search have to name the same way to write all subwords at once."""
+    of_model, of_search = config.model.parallel, config.decode.method
+    if of_model is None and of_search in PARALLEL:
+        yield (
+            f"decode.method={of_search!r} is for a model that was trained with model.parallel="
+            f"{of_search!r}, and this one writes from left to right. Leave it out."
+        )
+    elif of_model not in (None, of_search):
+        yield (
+            f"model.parallel={of_model!r} writes all subwords at once, and decode.method="
+            f"{of_search!r} does not. Set decode.method={of_model!r}."
         )
 
 

@@ -4,14 +4,16 @@ import dataclasses
 import functools
 
 from transformer_jax.config import keys
+from transformer_jax.config.keys import WIDEST
 
 key = functools.partial(keys.key, mutable=True)
 
 PAPER_PENALTY = "The paper uses 0.6; 0 turns it off."
-WIDEST = 1_000_000
 # What reads some of the keys.
 BEAM = ("decode.method=beam",)
 DRAWN = ("decode.method=sample", "decode.method=mbr")
+PARALLEL = ("mask_predict", "ctc")  # ways of model.parallel, which names the same
+FILLED = ("decode.method=mask_predict",)
 UTILITIES = "transformer_jax.decoding.generators:UTILITIES"
 
 
@@ -22,7 +24,8 @@ class DecodeConfig:
     method: str = key(
         "beam",
         "beam: beam search; sample: draws translations from the model; mbr: draws decode.samples "
-        "and takes the one most like the others (minimum Bayes risk)",
+        "and takes the one most like the others (minimum Bayes risk); mask_predict and ctc: as a "
+        "model with that model.parallel writes, all subwords at once",
         choices_of="transformer_jax.decoding.generators:GENERATORS",
     )
     beam_size: int = key(
@@ -48,14 +51,36 @@ class DecodeConfig:
         at_least=0,
         below=1_000,
     )
+    iterations: int = key(
+        10,
+        "mask_predict: how often masked subwords are filled in; after each time, fewer of the "
+        "least sure ones are masked again",
+        read_with=FILLED,
+        at_least=1,
+        at_most=1_000,
+    )
+    lengths: int = key(
+        5,
+        "mask_predict: the likeliest lengths that are tried; the translation with the highest mean "
+        "log probability is taken",
+        read_with=FILLED,
+        at_least=1,
+        at_most=100,
+    )
     penalty: str = key(
         "gnmt",
         "what divides a log probability; gnmt: ((5 + length) / 6)^alpha (Wu et al. 2016, equation "
         "14); power: length^alpha",
         choices_of="transformer_jax.decoding.penalties:PENALTIES",
+        read_with=BEAM + DRAWN,
     )
     length_penalty: float = key(
-        0.6, "alpha of decode.penalty", at_least=0, below=10, hint=PAPER_PENALTY
+        0.6,
+        "alpha of decode.penalty",
+        at_least=0,
+        below=10,
+        hint=PAPER_PENALTY,
+        read_with=BEAM + DRAWN,
     )
     coverage_penalty: float = key(
         0.0, "beta of the coverage penalty (Wu et al. 2016, equation 14); 0: none", at_least=0
@@ -75,18 +100,21 @@ class DecodeConfig:
         "no translation ends with fewer subwords, EOS not counted, unless its limit is reached",
         at_least=0,
         at_most=WIDEST,
+        read_with=BEAM + DRAWN,
     )
     no_repeat: int = key(
         0,
         "no sequence of this many subwords comes twice in a translation; 0: any may",
         at_least=0,
         at_most=1_000,
+        read_with=BEAM + DRAWN,
     )
     max_extra_length: int = key(
         50,
         "a translation has at most source length + this many subwords",
         at_least=0,
         at_most=WIDEST,
+        read_with=BEAM + DRAWN + FILLED,
     )
     max_length: int = key(
         512, "subwords of a source, EOS included; longer sources are cut", at_least=2
@@ -114,6 +142,7 @@ class DecodeConfig:
         "type in which search keeps the matrices of products; bfloat16: products take operands of "
         "this type, and all else uses decode.dtype (docs/speed.md); None: decode.dtype",
         choices=("bfloat16",),
+        read_with=BEAM + DRAWN,
     )
     temperature: float = key(
         1.0,

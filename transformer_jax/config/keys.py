@@ -9,6 +9,7 @@ The command `keys` and docs/keys.md show the meaning, so it is written only here
 """
 
 import dataclasses
+import functools
 import importlib
 import types
 import typing
@@ -52,6 +53,14 @@ class Key:
 def key(default: Any, meaning: str = "", **rules: Any) -> Any:
     """Declares a key with rules: those of `Key`, such as `at_least=1` or `mutable=True`."""
     return dataclasses.field(default=default, metadata={"meaning": meaning, **rules})
+
+
+WIDEST = 1_000_000
+size = functools.partial(key, at_least=1, at_most=WIDEST)
+any_size = functools.partial(key, at_least=0, at_most=WIDEST)
+layers = functools.partial(key, at_least=1, at_most=1_000)  # they are compiled one by one
+rate = functools.partial(key, at_least=0, below=1, in_weights=False)
+option = functools.partial(key, in_weights=False)  # another value needs no other weights
 
 
 def keys_of(section: type, prefix: str = "") -> Iterator[Key]:

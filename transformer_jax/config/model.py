@@ -1,10 +1,10 @@
 """The keys `model.*`: what the model is made of."""
 
 import dataclasses
-import functools
 
-from transformer_jax.config.keys import key
+from transformer_jax.config.keys import any_size, key, layers, option, rate, size
 
+UNTESTED = "they have not been tested together"
 PAPER_DROPOUT = "The paper uses 0.1 (base) and 0.3 (big)."
 SCORES = "transformer_jax.model.attention.scores:SCORES"
 NORMALIZERS = "transformer_jax.model.attention.normalizers:NORMALIZERS"
@@ -14,18 +14,16 @@ RECURRENT = ("model.encoder=recurrent", "model.decoder=recurrent")
 CONVOLUTIONAL = ("model.encoder=convolutional", "model.decoder=convolutional")
 # Attention that reads the source from left to right (monotonic.py).
 MONOTONIC = [f"model.cross_normalizer={name}" for name in ("monotonic", "chunkwise", "lookback")]
-# Kinds of keys.
-WIDEST = 1_000_000
 WHOLE = "the source is read as a whole"
 IN_DECODER = {"model.sources": "each sentence begins with a word", "model.wait_k": WHOLE}
 IN_DECODER["vocabulary.separate"] = "codes are subwords of the source"
 UNSEEN = ("decode.coverage_penalty", "train.fertility_weight")
 IN_DECODER |= dict.fromkeys(UNSEEN, "nothing attends to that subword")
-size = functools.partial(key, at_least=1, at_most=WIDEST)
-any_size = functools.partial(key, at_least=0, at_most=WIDEST)
-layers = functools.partial(key, at_least=1, at_most=1_000)  # they are compiled one by one
-rate = functools.partial(key, at_least=0, below=1, in_weights=False)
-option = functools.partial(key, in_weights=False)  # another value needs no other weights
+# Beside a decoder that writes all subwords at once.
+OTHERS = "model.sources model.code_in_decoder model.encoder=prefix model.encoder=causal_prefix "
+OTHERS += "model.encoder=none model.window model.pattern model.output model.wait_k train.objective "
+OTHERS += "train.agreement_weight train.consistency_weight train.teacher train.hard_attention"
+ONE_BY_ONE = dict.fromkeys(OTHERS.split(), UNTESTED)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,11 +69,10 @@ class ModelConfig:
         "recurrent: hidden units per direction; convolutional: of a layer; None: d_model",
         read_with=RECURRENT + CONVOLUTIONAL,
     )
-    kernel_width: int = key(
+    kernel_width: int = size(
         3,
         "convolutional: positions that a layer sees, an odd number",
         at_least=3,
-        at_most=WIDEST,
         read_with=CONVOLUTIONAL,
     )
     activation: str = key(
@@ -89,21 +86,17 @@ class ModelConfig:
         0.1, "P_drop, on the embedding sum and on every sub-layer's output", hint=PAPER_DROPOUT
     )
     attention_dropout: float = rate(
-        0.0,
-        "dropout of the weights of self- and encoder-decoder attention, before they multiply the "
-        "values; Vaswani et al. 2017 have none",
+        0.0, "dropout of attention's weights, before they multiply values; the paper has none"
     )
     activation_dropout: float = rate(
-        0.0,
-        "dropout of the hidden units of the feed-forward network, after the activation; Vaswani et "
-        "al. 2017 have none",
+        0.0, "dropout of the feed-forward network's hidden units; the paper has none"
     )
     norm: str = key(
         "post",
         "post: the paper's LayerNorm(x + f(x)); pre: x + f(LayerNorm(x)); deep: DeepNorm, "
         "LayerNorm(alpha x + f(x)), where alpha and the initial values depend on the depth (Wang "
-        "et al. 2022); "
-        "rezero: x + a f(x) with a learned number a that is 0 at first (Bachlechner et al. 2020)",
+        "et al. 2022); rezero: x + a f(x), with a learned number a that is 0 at first (Bachlechner "
+        "et al. 2020)",
         choices_of="transformer_jax.model.layers.residuals:RESIDUALS",
     )
     norm_kind: str = key(
@@ -196,11 +189,11 @@ class ModelConfig:
         "strided: those fewer than stride positions away, and each stride-th (Child et al. 2019)",
         choices_of="transformer_jax.model.attention.patterns:SELF_PATTERNS",
     )
-    stride: int = option(
+    stride: int = size(
         8,
         "pattern strided: the stride",
         at_least=2,
-        at_most=WIDEST,
+        in_weights=False,
         read_with=("model.pattern=strided",),
     )
     wait_k: int | None = size(
@@ -324,6 +317,14 @@ class ModelConfig:
         "et al. 2018)",
         choices_of="transformer_jax.model.outputs.choices:OUTPUTS",
     )
+    parallel: str | None = key(
+        None,
+        "how all subwords are written at once; mask_predict: masked ones are filled in, for a "
+        "length that is predicted (Ghazvininejad et al. 2019); ctc: a subword, or none, for each "
+        "of 3 states of a source position (Libovicky and Helcl 2018); None: from left to right",
+        choices=("mask_predict", "ctc"),
+        excludes=ONE_BY_ONE,
+    )
     marginal_positions: int = size(
         5,
         "output marginal: k, source positions that are summed over",
@@ -332,9 +333,7 @@ class ModelConfig:
     )
     output_bias: bool = key(False, "a bias of every subword's logit")
     dtype: str = option(
-        "float32",
-        "of activations; parameters stay float32",
-        choices=("float32", "bfloat16"),
+        "float32", "of activations; parameters stay float32", choices=("float32", "bfloat16")
     )
     residual_dtype: str = option(
         "float32",

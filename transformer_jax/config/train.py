@@ -3,12 +3,12 @@
 import dataclasses
 
 from transformer_jax.config.keys import key
+from transformer_jax.config.model import UNTESTED
 
 PAPER_STEPS = "The paper uses 100000 (base) and 300000 (big)."
 PAPER_SMOOTHING = "The paper uses 0.1; 0 turns it off."
 DEFAULT_PEAK = "None gives the paper's (d_model * warmup_steps)^-0.5."
 NO_CLIPPING = "None turns clipping off."
-UNTESTED = "they have not been tested together"
 
 
 @dataclasses.dataclass(frozen=True)

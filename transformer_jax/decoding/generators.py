@@ -2,7 +2,7 @@
 
 **Beam search** is in search.py, **sampling** in sampling.py. **Minimum Bayes risk** draws samples
 and takes the one that is most like the others (Kumar and Byrne 2004; with samples of the model,
-Eikema and Aziz 2020).
+Eikema and Aziz 2020). **Mask-predict** and **CTC** write all subwords at once (parallel.py).
 """
 
 import collections
@@ -20,7 +20,7 @@ Utility = Callable[[str, str], float]  # (translation, reference) -> 0 to 100
 class Generator(NamedTuple):
     """A way to write translations."""
 
-    # (decode, n_best) -> samples drawn of each sentence; 0: it searches with a beam.
+    # (decode, n_best) -> samples drawn of each sentence; 0: it draws none.
     samples: Callable[[DecodeConfig, int], int]
     # decode -> the largest n_best, and why it is the largest.
     most: Callable[[DecodeConfig], tuple[int, str]]
@@ -78,6 +78,17 @@ GENERATORS: dict[str, Generator] = {
             f"mbr chooses from {decode.samples} samples. Raise decode.samples.",
         ),
         ranked=lambda decode, texts: expected_utilities(texts, UTILITIES[decode.utility]()),
+    ),
+    "mask_predict": Generator(
+        samples=lambda decode, n_best: 0,
+        most=lambda decode: (
+            decode.lengths,
+            f"{decode.lengths} lengths are tried. Raise decode.lengths.",
+        ),
+    ),
+    "ctc": Generator(
+        samples=lambda decode, n_best: 0,
+        most=lambda decode: (1, "ctc writes one translation of a sentence."),
     ),
 }
 

@@ -17,6 +17,7 @@ from jax import Array
 
 from transformer_jax.decoding.penalties import Coverage, coverage_penalty, divisors
 from transformer_jax.decoding.translator import Translator
+from transformer_jax.errors import ConfigError
 from transformer_jax.model.ensemble import Predictor
 from transformer_jax.model.interfaces import Params
 from transformer_jax.model.sides.embeddings import shift_right
@@ -91,7 +92,11 @@ def of_pairs(
       translator: provides the model and the mesh.
       sources: the subwords of each source, or the numbers of its file.
       targets: the subwords of each translation.
+
+    Raises:
+      ConfigError: the model writes all subwords at once.
     """
+    check_one_by_one(translator.model, "The probability of a given translation")
     found: list[Any] = [None] * len(sources)
     groups: dict[tuple[int, int], list[int]] = {}  # by row lengths: few, so few compilations
     longest = translator.model.longest()
@@ -112,6 +117,16 @@ def of_pairs(
             for row, number in enumerate(numbers):
                 found[number] = jax.tree.map(operator.itemgetter(row), arrays)
     return found
+
+
+def check_one_by_one(model: Predictor, what: str) -> None:
+    """Raises ConfigError, naming `what` is asked, if a model writes all subwords at once."""
+    for member in model.members:
+        if (parallel := member.config.parallel) is not None:
+            raise ConfigError(
+                f"{what} is for models that write from left to right, and this run has "
+                f"model.parallel={parallel!r}."
+            )
 
 
 def _row_length(length: int, longest: int | None) -> int:

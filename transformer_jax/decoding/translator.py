@@ -55,7 +55,7 @@ class Hypothesis(NamedTuple):
     log_prob: float  # nats, summed over the subwords
 
 
-class _Progress:
+class Progress:
     """Logs how many sentences are translated, every SHOWN_EVERY seconds."""
 
     def __init__(self, total: int) -> None:
@@ -125,14 +125,14 @@ class Translator:
             tokens //= math.ceil(self.samples / FEW_SAMPLES)
         longest = min(self.decode.max_length, self.model.longest() or self.decode.max_length)
         buckets = translation_buckets(lengths, max(1, tokens), longest, batch_ways(self.mesh))
-        progress = _Progress(len(sentences))
+        progress = Progress(len(sentences))
         for bucket in buckets:
             for number, hypotheses in self._search(bucket, sentences, progress):
                 results[number] = self._best(hypotheses)
         return results
 
     def _search(
-        self, bucket: Bucket, sentences: Sequence[np.ndarray], progress: _Progress
+        self, bucket: Bucket, sentences: Sequence[np.ndarray], progress: Progress
     ) -> list[tuple[int, list[Hypothesis]]]:
         """(number of the sentence, its hypotheses) for each sentence of a bucket, in any order."""
         shape = self._shape(bucket)

@@ -17,15 +17,7 @@ from jax import Array, lax
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.attention.combinations import COMBINATIONS
 from transformer_jax.model.attention.cross_normalizers import stateful
-from transformer_jax.model.axes import (
-    BATCH,
-    FEATURES,
-    VOCABULARY,
-    declared,
-    named,
-    unboxed,
-    zeros,
-)
+from transformer_jax.model.axes import BATCH, FEATURES, VOCABULARY, declared, named, unboxed, zeros
 from transformer_jax.model.interfaces import (
     Cache,
     Given,
@@ -42,7 +34,7 @@ from transformer_jax.model.interfaces import (
     source_number,
     visible_place,
 )
-from transformer_jax.model.outputs.choices import OUTPUTS
+from transformer_jax.model.outputs.choices import OUTPUTS, PARALLEL, PARALLEL_AXES
 from transformer_jax.model.outputs.cross_entropy import LossSettings
 from transformer_jax.model.outputs.objectives import objective_of
 from transformer_jax.model.outputs.softmax_output import Softmax, with_bias
@@ -87,7 +79,8 @@ class EncoderDecoder(nn.Module):
             self.source_vectors = self.param("sources", init, (config.sources, config.d_model))
         features = ENCODERS[config.encoder].features(config)
         axes = {"d_model": config.d_model, "hidden": config.d_model, "encoded": features}
-        self.output_params = declared(self, self.out().parameters, axes)
+        asked = {**self.out().parameters, **PARALLEL[config.parallel]}
+        self.output_params = declared(self, asked, axes | PARALLEL_AXES)
         self.source_side: Any = ENCODERS[config.encoder](config, self.remat)
         self.target_side = self._decoder()
         nn.share_scope(self, self.source_side)
@@ -212,7 +205,8 @@ class EncoderDecoder(nn.Module):
         baseline: Array | None = None,
     ) -> tuple[LossSums, Array | None]:
         """The sums of `loss`, and the watched weights of `decode`."""
-        objective = objective_of(name for name, _ in settings.auxiliary)
+        losses = [name for name, _ in settings.auxiliary]
+        objective = objective_of(losses, self.config.parallel)
         return objective.sums(self, batch, rows_B, settings, baseline)
 
     # Search ------------------------------------------------------------------------------------

@@ -25,8 +25,8 @@ Answer = dict[str, Any]  # a JSON object
 def model_of(run: Run) -> Model:
     """What the request checks need to know about a run's model."""
     model = run.loaded.model
-    layers = layers_of_use(model, "cross")
     config = run.config.model
+    layers = 0 if config.parallel else layers_of_use(model, "cross")
     heads = config.num_heads if decoder_of(config).multi_head else 1
     return Model(_most_translations(run), layers, heads, config.sources)
 

@@ -19,6 +19,8 @@ from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import Config
 from transformer_jax.decoding.generators import check_n_best
 from transformer_jax.decoding.lines import LineTranslator, banned_ids
+from transformer_jax.decoding.parallel import make_translator
+from transformer_jax.decoding.scoring import check_one_by_one
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError
 from transformer_jax.model.encoder_decoder import EncoderDecoder, make_model
@@ -61,6 +63,11 @@ class LoadedModel(NamedTuple):
                 "A language model (model.encoder='none') has no translations to evaluate: its "
                 "command is `score --tgt=FILE`."
             )
+        return self
+
+    def one_by_one(self, what: str) -> "LoadedModel":
+        """The same. Raises ConfigError, naming `what` asks, if subwords are written all at once."""
+        check_one_by_one(self.translator.model, what)
         return self
 
     def reading_text(self, what: str) -> "LoadedModel":
@@ -148,7 +155,7 @@ def load_model(
     folders = tuple(str(run.path) for run in runs)
     _log_loaded(folders, name, config.decode)
     banned = banned_ids(config.decode, vocabulary)
-    translator = Translator(model, held, config.decode, mesh, n_best, banned)
+    translator = make_translator(model, held, config.decode, mesh, n_best, banned)
     return LoadedModel(config, vocabulary, translator, name, folders)
 
 
@@ -173,6 +180,11 @@ def _check_searched(run: RunFolder, config: Config, decode: DecodeConfig, first:
         raise ConfigError(
             f"{run.path} has model.sources={config.model.sources}, and the first run "
             f"{first.model.sources}: the models of an ensemble read the same subwords."
+        )
+    if first.model.parallel or config.model.parallel:
+        raise ConfigError(
+            "An ensemble is of models that write from left to right, and one of these runs has "
+            "model.parallel. Give one run."
         )
     try:
         check(dataclasses.replace(config, decode=decode), ["decode.wait_k"])

@@ -24,7 +24,7 @@ from transformer_jax.config.checks import check
 from transformer_jax.config.schema import KEYS, Config, value_at
 from transformer_jax.config.train import TrainConfig
 from transformer_jax.decoding.lines import LineTranslator, banned_ids
-from transformer_jax.decoding.translator import Translator
+from transformer_jax.decoding.parallel import make_translator
 from transformer_jax.errors import ConfigError, DataError, Interrupted, RunError
 from transformer_jax.model.interfaces import Params
 from transformer_jax.model.parameters import axis_names
@@ -361,13 +361,14 @@ def _make_bleu(
     pairs = data.corpus.split("valid")
     mesh = decoding_mesh(config.mesh)
     sources, references = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
-    greedy = dataclasses.replace(config.decode, method="beam", beam_size=1, groups=1)
+    method = config.model.parallel or "beam"
+    greedy = dataclasses.replace(config.decode, method=method, beam_size=1, groups=1)
     banned = banned_ids(greedy, data.vocabulary)
 
     def bleu(params: Params) -> float | None:
         """The score of these parameters; None if a signal came."""
         own = local(program.replicated(params), axis_names(program.model), mesh)
-        translator = Translator(program.model, own, greedy, mesh, banned=banned)
+        translator = make_translator(program.model, own, greedy, mesh, banned=banned)
         read = FeatureReader(config.data, config.data.path) if config.model.features else None
         lines = LineTranslator(data.vocabulary, translator, read=read)
         hypotheses: list[str] = []

@@ -107,12 +107,13 @@ def keep_from(begin: Any, shape: tuple[int, ...], noise_source: NoiseSource, rat
       rate: probability of False.
     """
     length, features = shape
-    position_BL = _position_bits(begin, length, noise_source)
+    position_BL = position_bits(begin, length, noise_source)
     feature_D = mix(jnp.arange(features, dtype=jnp.uint32) ^ noise_source.bits[2])
     return mix(position_BL[:, :, None] ^ feature_D) >= jnp.uint32(round(rate * 2**32))
 
 
-def _position_bits(begin: Any, length: int, noise_source: NoiseSource) -> Array:
+def position_bits(begin: Any, length: int, noise_source: NoiseSource) -> Array:
+    """Random bits of the positions from number `begin` on, uint32 `[rows, length]`."""
     row_B = mix(noise_source.rows_B.astype(jnp.uint32) ^ noise_source.bits[0])
     positions_L = jnp.arange(length, dtype=jnp.uint32) + jnp.uint32(begin)
     return mix(row_B[:, None] + mix(positions_L ^ noise_source.bits[1]))
@@ -128,7 +129,7 @@ def uniform_noise(noise_source: NoiseSource, shape: tuple[int, ...]) -> Array:
       shape: of the result.
     """
     _, heads, length, keys = shape
-    position_BL = _position_bits(0, length, noise_source)
+    position_BL = position_bits(0, length, noise_source)
     head_H = mix(jnp.arange(heads, dtype=jnp.uint32) ^ noise_source.bits[2])
     key_HM = mix(head_H[:, None] + jnp.arange(keys, dtype=jnp.uint32))
     bits_BHLM = mix(position_BL[:, None, :, None] ^ key_HM[:, None, :])

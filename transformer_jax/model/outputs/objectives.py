@@ -16,7 +16,9 @@ from transformer_jax.model.interfaces import LossSums
 from transformer_jax.model.outputs.auxiliary import AUXILIARY_LOSSES
 from transformer_jax.model.outputs.consistency import consistency
 from transformer_jax.model.outputs.cross_entropy import CONSISTENCY, DISTILLATION, LossSettings
+from transformer_jax.model.outputs.ctc import ctc
 from transformer_jax.model.outputs.distillation import distillation
+from transformer_jax.model.outputs.mask_predict import mask_predict
 from transformer_jax.model.outputs.passes import Objective, first_pass, with_losses
 from transformer_jax.model.outputs.sequence_objectives import ON_DRAWS, of_draws
 from transformer_jax.text.batches import Batch
@@ -48,6 +50,9 @@ OBJECTIVES: dict[str, Objective] = {
     ),
     REINFORCE: Objective(reinforce, lambda train: train.hard_attention == REINFORCE, watches=True),
     **{name: _of_draws(name) for name in ON_DRAWS},
+    # The values of model.parallel.
+    "mask_predict": Objective(mask_predict, lambda train: 0.0, watches=False),
+    "ctc": Objective(ctc, lambda train: 0.0, watches=False),
 }
 
 
@@ -58,9 +63,10 @@ def loss_weights(train: TrainConfig) -> dict[str, float]:
     return {name: weight for name, weight in weights.items() if weight}
 
 
-def objective_of(losses: Iterable[str]) -> Objective:
-    """The objective that computes losses of these names."""
-    return OBJECTIVES[next((name for name in losses if name in OBJECTIVES), TRANSLATION)]
+def objective_of(losses: Iterable[str], parallel: str | None = None) -> Objective:
+    """The objective that computes losses of these names, or that of model.parallel."""
+    name = parallel or next((name for name in losses if name in OBJECTIVES), TRANSLATION)
+    return OBJECTIVES[name]
 
 
 def reads_watched(losses: Iterable[str]) -> bool:

@@ -239,6 +239,12 @@ class Softmax:
         )
         return constrain(logits_BKV, BATCH, *(None,) * (x_BKD.ndim - 2), VOCABULARY)
 
+    def product(self, x_BLD: Array, table: Array, axes: str) -> Array:
+        """Logits of some subwords, float32; `axes` as in einsum, of x and of rows of the table."""
+        dtype = self.config.dtype
+        x_BLD, table = self.widened(x_BLD).astype(dtype), table.astype(dtype)
+        return jnp.einsum(axes, x_BLD, table, preferred_element_type=sum_type(dtype))
+
     def widened(self, x_BLD: Array) -> Array:
         """x, with a feature 1 if there is a bias."""
         return with_one(x_BLD) if self.config.output_bias else x_BLD

@@ -10,6 +10,7 @@ from transformer_jax.model.layers.encoder_mixers import ENCODER_MIXERS
 from transformer_jax.model.layers.residuals import RESIDUALS
 from transformer_jax.model.layers.running_mixers import RUNNING_MIXERS
 from transformer_jax.model.outputs.choices import OUTPUTS
+from transformer_jax.model.outputs.ctc import STATES
 from transformer_jax.model.positions.choices import POSITIONS, between_positions
 from transformer_jax.model.sides import embeddings
 from transformer_jax.model.sides.bases import Decoder, Encoder
@@ -42,8 +43,10 @@ def decoder_of(config: ModelConfig) -> type[Decoder]:
 
 def longest(config: ModelConfig) -> int | None:
     """The largest number of positions of a sentence or row; None: any number."""
-    sides = ENCODERS[config.encoder].longest(config), decoder_of(config).longest(config)
-    return min((limit for limit in sides if limit is not None), default=None)
+    encoder, decoder = ENCODERS[config.encoder].longest(config), decoder_of(config).longest(config)
+    if decoder is not None and config.parallel == "ctc":
+        decoder //= STATES  # of a source position
+    return min((limit for limit in (encoder, decoder) if limit is not None), default=None)
 
 
 def problems(config: ModelConfig) -> Iterator[str]:
@@ -66,6 +69,9 @@ def problems(config: ModelConfig) -> Iterator[str]:
             f"{config.decoder}. Use model.encoder='transformer' and the decoder "
             f"{_multi_head_decoders()}, or model.wait_k=None."
         )
+    if config.parallel is not None:
+        for problem in full_context_problems(config):
+            yield f"model.parallel={config.parallel!r}: {problem}"
     output = OUTPUTS[config.output]
     if output.watches and (why := _no_probabilities(config, output.divides_by_sum)):
         yield (
@@ -99,6 +105,8 @@ def watch_problems(config: ModelConfig) -> Iterator[str]:
     """Why losses and penalties cannot use the watched weights; empty if they can."""
     if why := _no_probabilities(config, any_sum=True):
         yield f"{why}, or leave it out."
+    if config.parallel is not None:
+        yield (f"model.parallel={config.parallel!r} trains no attention. Leave one of them out.")
 
 
 def _multi_head_decoders() -> str:
@@ -178,13 +186,13 @@ def full_context_problems(config: ModelConfig) -> Iterator[str]:
     if not (_decoder_self_attention(config) and decoder.multi_head):
         yield (
             f"a decoder of kind {config.decoder} has no self-attention that could see the whole "
-            "target. Use model.decoder='transformer', or train.alignment_context='past'."
+            "target. Use model.decoder='transformer', or leave it out."
         )
     bias = POSITIONS[config.positions].bias
     if bias is not None and not bias.looks_ahead:
         yield (
             f"model.positions={config.positions!r} has one bias for all target positions after the "
-            "query. Use another kind, or train.alignment_context='past'."
+            "query. Use another kind, or leave it out."
         )
 
 
