@@ -124,6 +124,18 @@ def test_a_position_has_its_states_one_after_the_other():
     assert place.segments.tolist() == [[1] * 9 + [2] * 6 + [0] * 3]
 
 
+def test_states_of_equal_vectors_differ_by_their_positions():
+    model, params = tiny_and_params(parallel="ctc", num_layers=1)
+    source = lay_out([([5, 5, EOS], [7, EOS])], [[0]], 3, 3).src
+    encoded = jnp.ones((1, 3, model.config.d_model))
+    x_BTD, _ = jax.jit(
+        lambda params: model.apply(
+            {"params": params}, method=lambda model: states(model, encoded, source, None)
+        )
+    )(params)
+    assert np.abs(x_BTD[0, 0] - x_BTD[0, STATES]).max() > 0.1
+
+
 @pytest.mark.parametrize(
     ("named", "written"),
     [
