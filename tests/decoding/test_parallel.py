@@ -104,6 +104,16 @@ def test_no_translation_is_longer_than_its_limit():
             assert lengths == list(range(2, max(2, len(ids) + extra) + 1))
 
 
+def test_no_translation_has_more_positions_than_the_model():
+    model, params = tiny_and_params(
+        parallel="mask_predict", num_layers=1, positions="learned", max_positions=11
+    )
+    settings = DecodeConfig(method="mask_predict", max_length=11, tokens_per_batch=64, lengths=100)
+    translator = make_translator(model, params, settings, make_mesh(MeshConfig()), n_best=100)
+    for hypotheses in translator.translate(SOURCES[:3]):
+        assert sorted(len(one.ids) for one in hypotheses) == list(range(2, 12))
+
+
 def test_ctc_names_the_likeliest_way():
     def logits_of(model, source):
         encoded = model.encode(source)

@@ -43,6 +43,7 @@ VERDICTS |= {
     "documents": 7,
     "explanations": 7,
     "monotonic": 3,
+    "no_parallel_text": 4,
     "one_stack": 4,
     "several_sources": 5,
 }

@@ -26,6 +26,7 @@ from transformer_jax.decoding.candidates import draw_translations
 from transformer_jax.model.attention.hard_attention import first_baseline
 from transformer_jax.model.encoder_decoder import EncoderDecoder, make_model
 from transformer_jax.model.interfaces import Params
+from transformer_jax.model.outputs.back_translation import BACK_TRANSLATION, CODES
 from transformer_jax.model.outputs.cross_entropy import DISTILLATION
 from transformer_jax.model.outputs.objectives import OBJECTIVES, reads_watched
 from transformer_jax.model.outputs.sequence_objectives import ON_DRAWS
@@ -65,9 +66,11 @@ def gradient(name: str, mesh_config: MeshConfig, micro_batches: int) -> np.ndarr
         names = (names,) * 2
         key = (key,) * 2
     params = jax.device_put(params, shardings(params, names, mesh))
-    draws = name in ON_DRAWS
+    draws = name in ON_DRAWS or name == BACK_TRANSLATION
     rows = [[2 * n] if draws else [2 * n, 2 * n + 1] for n in range(ROWS)]
     batch = lay_out(PAIRS, rows, SRC_LENGTH, TGT_LENGTH)
+    if name == BACK_TRANSLATION:
+        batch.src.ids[:, 0] = np.resize(CODES, ROWS)
     if name == DISTILLATION:
         batch = batch._replace(taught=taught(batch))
     batch = jax.device_put(batch, batch_sharding(mesh))
@@ -79,7 +82,8 @@ def gradient(name: str, mesh_config: MeshConfig, micro_batches: int) -> np.ndarr
     with placed(mesh, model):
         if draws:
             draw = jax.jit(functools.partial(draw_translations, model, draws=2))
-            batch = batch._replace(drawn=draw(params, batch, key))
+            asked = batch._replace(src=OBJECTIVES[name].sources(batch))
+            batch = batch._replace(drawn=draw(params, asked, key))
         found, _ = jax.jit(gradients)(params, batch, key)
         if name == MUON:
             found = jax.jit(functools.partial(first_update, model))(found)

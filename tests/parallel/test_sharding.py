@@ -210,7 +210,7 @@ def test_a_dimension_that_an_axis_does_not_divide_stays_whole():
 
 # With the models that train above, these have every part that a mesh treats in its own way.
 WITH_OTHER_PARTS = "together", "average", "agreement", "reinforce", "consistency", "muon"
-WITH_OTHER_PARTS += ("distillation", "risk", "mask_predict", "ctc")
+WITH_OTHER_PARTS += ("distillation", "risk", "mask_predict", "ctc", "back_translation")
 
 
 @pytest.fixture(scope="module")

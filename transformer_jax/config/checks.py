@@ -47,6 +47,7 @@ def check(config: Config, given: Collection[str] = ()) -> None:
         *_mesh(config),
         *_search(config.decode),
         *_parallel(config),
+        *_without_pairs(config),
         *_sources(config),
     ]
     if problems:
@@ -336,6 +337,24 @@ def _parallel(config: Config) -> Iterator[str]:
         yield (
             f"model.parallel={of_model!r} writes all subwords at once, and decode.method="
             f"{of_search!r} does not. Set decode.method={of_model!r}."
+        )
+
+
+def _without_pairs(config: Config) -> Iterator[str]:
+    """Back-translation in training is between two languages, each with a code."""
+    codes, model = config.data.codes, config.model
+    if config.train.objective != "back_translation":
+        return
+    if len(codes) != 2:
+        yield (
+            "train.objective='back_translation' is between two languages, whose codes begin source "
+            f"lines, and there are {len(codes)} codes. Name two texts with a code each, such as "
+            "data.train=english@en,french@fr."
+        )
+    if model.sources > 1 or model.code_in_decoder or config.vocabulary.separate:
+        yield (
+            "train.objective='back_translation' makes sources of targets: leave out "
+            "model.sources, model.code_in_decoder and vocabulary.separate."
         )
 
 

@@ -7,6 +7,7 @@ from transformer_jax.config.model import UNTESTED
 
 PAPER_STEPS = "The paper uses 100000 (base) and 300000 (big)."
 PAPER_SMOOTHING = "The paper uses 0.1; 0 turns it off."
+REWARDED = tuple(f"train.objective={name}" for name in ("risk", "self_critical", "constant"))
 DEFAULT_PEAK = "None gives the paper's (d_model * warmup_steps)^-0.5."
 NO_CLIPPING = "None turns clipping off."
 
@@ -132,9 +133,11 @@ class TrainConfig:
         "likelihood of the text; their reward is sentence BLEU of subwords; risk: the expected "
         "cost, 1 - BLEU (Shen et al. 2016); self_critical: REINFORCE, whose baseline is the mean "
         "reward of the other draws (Rennie et al. 2017; Luo 2020); constant: REINFORCE with the "
-        "reward 1, a control (Choshen et al. 2020); None: nothing is drawn. A row then has one "
-        "pair; start from a trained model (train.init_from)",
-        choices=("risk", "self_critical", "constant"),
+        "reward 1, a control (Choshen et al. 2020). back_translation: no reward; of two languages "
+        "the target sides alone are read, and learned from their translations by the model and "
+        "from themselves with noise (Lample et al. 2018). None: nothing is drawn. A row then has "
+        "one pair; start from a trained model (train.init_from)",
+        choices=("risk", "self_critical", "constant", "back_translation"),
         excludes={
             "model.output": UNTESTED,
             "model.wait_k": UNTESTED,
@@ -149,7 +152,7 @@ class TrainConfig:
     objective_weight: float = key(
         1.0,
         "weight of the cost of drawn translations, each sentence counted with its number of target "
-        "subwords, beside that of the text's likelihood, which is 1",
+        "subwords, beside that of the text's likelihood (from noise: back_translation), which is 1",
         above=0,
         read_with=("train.objective",),
     )
@@ -157,7 +160,7 @@ class TrainConfig:
         8,
         "translations drawn of each source",
         at_least=2,
-        read_with=("train.objective",),
+        read_with=REWARDED,
     )
     sharpness: float = key(
         1.0,

@@ -19,7 +19,12 @@ from transformer_jax.text.batches import Batch, Drawn
 
 
 def draw_translations(
-    model: EncoderDecoder, params: Params, batch: Batch, key: Array, draws: int
+    model: EncoderDecoder,
+    params: Params,
+    batch: Batch,
+    key: Array,
+    draws: int,
+    temperature: float = 1.0,
 ) -> Drawn:
     """Draws translations of each source from the model's distribution, without dropout.
 
@@ -29,6 +34,7 @@ def draw_translations(
       batch: rows of one pair each; a translation ends at the latest where the target rows end.
       key: of the step; a row's draws depend on it and on the row's number.
       draws: translations of each source.
+      temperature: 1: from the distribution itself; 0: the likeliest subword each time.
     """
     model = model.for_search(None, watch=False)
     rows, size = batch.tgt.ids.shape
@@ -45,7 +51,7 @@ def draw_translations(
         found: Stepped = applied("decode_step", now, memory, cache, prepared)
         return found
 
-    sampling = Sampling(1.0, None, None, make_rules(size, 0.0))
+    sampling = Sampling(temperature, None, None, make_rules(size, 0.0))
     seed_B = jax.random.bits(key, (rows,))
     limit_B = jnp.where((batch.src.segments != 0).any(-1), size, 0)
     state = empty_search(memory, cache, rows, beam_size=draws, size=size, n_best=draws)

@@ -182,11 +182,11 @@ def least_sure(log_p_NL: Array, word_NL: Array, count_N1: Array) -> Array:
     """Which of the words are the `count` with the lowest probabilities; of equal ones, the first.
 
     Args:
-      log_p_NL: log probabilities of the words `[rows, tgt_len]`.
+      log_p_NL: log probabilities of the words `[rows, tgt_len]`, and 0 elsewhere.
       word_NL: booleans, False for EOS and padding.
       count_N1: int `[rows, 1]`.
     """
-    order_NL = jnp.argsort(jnp.where(word_NL, log_p_NL, jnp.inf), axis=1, stable=True)
+    order_NL = jnp.argsort(log_p_NL, axis=1, stable=True)
     rank_NL = jnp.argsort(order_NL, axis=1, stable=True)
     return word_NL & (rank_NL < count_N1)
 

@@ -66,7 +66,7 @@ def step_flops(
     ways = (lengths,) if train.agreement_weight is None else (lengths, lengths[::-1])
     losses = tuple(loss_weights(train))
     full = train.alignment_context == "full"
-    draws = train.candidates if objective_of(losses).draws else 0
+    draws = objective_of(losses).draws(train)
     return sum(training_flops(model, sizes, *way, losses, full, draws) for way in ways)
 
 

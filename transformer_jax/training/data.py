@@ -12,6 +12,7 @@ from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import Config
 from transformer_jax.config.train import TrainConfig
 from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.model.outputs.back_translation import BACK_TRANSLATION, check_two_codes
 from transformer_jax.model.outputs.objectives import loss_weights, objective_of
 from transformer_jax.model.sides.choices import longest as longest_of
 from transformer_jax.parallel import processes
@@ -163,6 +164,8 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
     run.check_corpus(fingerprint, of_valid)
     vocabulary = run_vocabulary(config, run, corpus, fingerprint)
     vocabulary.check_codes(config.data.codes)
+    if config.train.objective == BACK_TRANSLATION:
+        check_two_codes(vocabulary.codes)
     text_checks.warn_of_codes(pairs, config.data.codes)
     if config.decode.to is not None:
         vocabulary.check_codes([code(config.decode.to)])
@@ -218,7 +221,7 @@ def _plan_training(
     src_lengths = pairs.src_lengths()
     tgt_lengths = pairs.tgt_lengths()
     lengths = src_lengths, tgt_lengths, train.row_length, max_length
-    alone = objective_of(loss_weights(train)).draws
+    alone = objective_of(loss_weights(train)).draws(train) > 0
     if alone:
         src_row_length, row_length = lengths_alone(*lengths)
     else:

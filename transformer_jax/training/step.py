@@ -138,12 +138,14 @@ def make_train_step(
         sharpness=train.sharpness,
     )
     update = make_update(optimizer, train.max_skipped)
-    draws = objective_of(losses).draws
+    objective = objective_of(losses)
+    draws, temperature = objective.draws(train), 0.0 if objective.greedy else 1.0
 
     def train_step(state: TrainState, batch: Batch) -> TrainState:
         if draws:  # before micro-batches and outside the gradient
             params, key = unstacked(state.params), dropout_key(state)
-            drawn = draw_translations(model, params, batch, key, train.candidates)
+            asked = batch._replace(src=objective.sources(batch))
+            drawn = draw_translations(model, params, asked, key, draws, temperature)
             batch = batch._replace(drawn=drawn)
         own_loss = functools.partial(loss_fn, baseline=state.baseline)
         grads, sums = accumulated_gradients(

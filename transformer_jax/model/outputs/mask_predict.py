@@ -108,4 +108,4 @@ def _length_nats(log_p_BMC: Array, batch: Batch, masked_BL: Array) -> Array:
     nats_BM = -jnp.take_along_axis(log_p_BMC, class_BM[..., None], axis=-1)[..., 0]
     weight_BM = (own_BML & masked_BL[:, None]).sum(-1)
     first_BM = batch.src.positions == 0
-    return jnp.where(first_BM & (source != 0), weight_BM * nats_BM, 0.0).sum()
+    return jnp.where(first_BM, weight_BM * nats_BM, 0.0).sum()

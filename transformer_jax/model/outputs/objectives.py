@@ -14,6 +14,11 @@ from transformer_jax.config.train import TrainConfig
 from transformer_jax.model.attention.hard_attention import REINFORCE, reinforce
 from transformer_jax.model.interfaces import LossSums
 from transformer_jax.model.outputs.auxiliary import AUXILIARY_LOSSES
+from transformer_jax.model.outputs.back_translation import (
+    BACK_TRANSLATION,
+    back_translation,
+    to_other_language,
+)
 from transformer_jax.model.outputs.consistency import consistency
 from transformer_jax.model.outputs.cross_entropy import CONSISTENCY, DISTILLATION, LossSettings
 from transformer_jax.model.outputs.ctc import ctc
@@ -39,7 +44,7 @@ def _of_draws(name: str) -> Objective:
     def weight(train: TrainConfig) -> float:
         return (train.objective == name) * train.objective_weight
 
-    return Objective(of_draws(name), weight, watches=False, draws=True)
+    return Objective(of_draws(name), weight, watches=False, draws=lambda train: train.candidates)
 
 
 OBJECTIVES: dict[str, Objective] = {
@@ -50,6 +55,14 @@ OBJECTIVES: dict[str, Objective] = {
     ),
     REINFORCE: Objective(reinforce, lambda train: train.hard_attention == REINFORCE, watches=True),
     **{name: _of_draws(name) for name in ON_DRAWS},
+    BACK_TRANSLATION: Objective(
+        back_translation,
+        lambda train: (train.objective == BACK_TRANSLATION) * train.objective_weight,
+        watches=False,
+        draws=lambda train: 1,
+        sources=to_other_language,
+        greedy=True,
+    ),
     # The values of model.parallel.
     "mask_predict": Objective(mask_predict, lambda train: 0.0, watches=False),
     "ctc": Objective(ctc, lambda train: 0.0, watches=False),

@@ -30,7 +30,11 @@ class Objective(NamedTuple):
     sums: Sums
     weight: Callable[[TrainConfig], float]  # of its own loss among the sums; 0: it is not asked
     watches: bool  # whether it reads the watched weights
-    draws: bool = False  # whether it reads translations that the model draws (Batch.drawn)
+    # train -> translations that the model draws of each source (Batch.drawn); 0: none.
+    draws: Callable[[TrainConfig], int] = lambda train: 0
+    # batch -> the sources of which it draws.
+    sources: Callable[[Batch], Packed] = lambda batch: batch.src
+    greedy: bool = False  # whether it takes the likeliest subwords in place of drawing them
 
 
 class Pass(NamedTuple):
