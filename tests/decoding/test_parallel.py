@@ -104,6 +104,17 @@ def test_no_translation_is_longer_than_its_limit():
             assert lengths == list(range(2, max(2, len(ids) + extra) + 1))
 
 
+@pytest.mark.parametrize("parallel", ["mask_predict", "ctc"])
+def test_nothing_but_subwords_is_written_however_likely_it_is(parallel):
+    model, params = tiny_and_params(parallel=parallel, num_layers=1, output_bias=True)
+    often = [PAD, BANNED, *((EOS, BOS) if parallel == "mask_predict" else ())]
+    params["output_bias"] = params["output_bias"].at[np.array(often)].set(50.0)
+    settings = DecodeConfig(method=parallel, **SETTINGS)
+    translator = make_translator(model, params, settings, make_mesh(MeshConfig()), 1, (BANNED,))
+    for [found] in translator.translate(SOURCES[:2]):
+        assert found.ids[-1] == EOS and not {*often, EOS, BOS} & {*found.ids[:-1].tolist()}
+
+
 def test_no_translation_has_more_positions_than_the_model():
     model, params = tiny_and_params(
         parallel="mask_predict", num_layers=1, positions="learned", max_positions=11

@@ -171,7 +171,7 @@ def _fill(
 
         carry = ends, jnp.zeros(ends.shape), word_NL
         ids_NL, log_p_NL, _ = lax.fori_loop(0, iterations, fill, carry)
-        return ids_NL, jnp.where(word_NL, log_p_NL, 0.0).sum(-1)
+        return ids_NL, log_p_NL.sum(-1)
 
     found: Any = model.apply({"params": params}, method=compute)
     ids_NL, log_p_N = found
