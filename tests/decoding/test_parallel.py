@@ -105,6 +105,16 @@ def test_no_translation_is_longer_than_its_limit():
 
 
 @pytest.mark.parametrize("parallel", ["mask_predict", "ctc"])
+def test_logits_that_are_no_numbers_give_no_translation(parallel):
+    model, params = model_of(parallel)
+    params = jax.tree.map(lambda x: x * np.nan, params)
+    settings = DecodeConfig(method=parallel, **SETTINGS)
+    assert make_translator(model, params, settings, make_mesh(MeshConfig())).translate(
+        SOURCES[:2]
+    ) == [[], []]
+
+
+@pytest.mark.parametrize("parallel", ["mask_predict", "ctc"])
 def test_nothing_but_subwords_is_written_however_likely_it_is(parallel):
     model, params = tiny_and_params(parallel=parallel, num_layers=1, output_bias=True)
     often = [PAD, BANNED, *((EOS, BOS) if parallel == "mask_predict" else ())]

@@ -40,7 +40,7 @@ class ParallelTranslator(Translator):
     """The same for a model with model.parallel."""
 
     def translate(self, sentences: Sequence[np.ndarray]) -> list[list[Hypothesis]]:
-        """The n_best best translations of each sentence, best first.
+        """The n_best best translations of each sentence, best first; none if logits are NaN.
 
         Args:
           sentences: subwords of each, EOS included, or the numbers of its recording.
@@ -67,7 +67,7 @@ class ParallelTranslator(Translator):
     def _filled(self, source: Packed, lengths: np.ndarray) -> list[list[Hypothesis]]:
         encoded_BME, log_p_BC = _lengths(self.model, self.params, source)
         tried_BK = self._likeliest(np.asarray(log_p_BC)[: len(lengths)], lengths)
-        size = -(-int(tried_BK.max()) // MULTIPLE) * MULTIPLE
+        size = -(-max(1, int(tried_BK.max())) // MULTIPLE) * MULTIPLE
         size = min(size, self.model.longest() or size)
         empty = len(source.ids) - len(lengths)
         length_BK = np.pad(tried_BK, ((0, empty), (0, 0)))
@@ -79,7 +79,7 @@ class ParallelTranslator(Translator):
             texts = [
                 Hypothesis(ids[:length], float(log_p) / (length - 1), float(log_p))
                 for ids, length, log_p in zip(ids_BKL[row], tried_K, log_p_BK[row], strict=True)
-                if length
+                if length and np.isfinite(log_p)
             ]
             results.append(sorted(texts, key=lambda one: -one.score))
         return results
@@ -100,8 +100,8 @@ class ParallelTranslator(Translator):
         found = _name(self.model, self.params, source, self.exclusions.banned)
         ids_BT, log_p_B = map(np.asarray, found)
         return [
-            [Hypothesis(collapsed(ids_BT[row]), float(log_p_B[row]), float(log_p_B[row]))]
-            for row in range(len(lengths))
+            [Hypothesis(collapsed(ids_T), float(log_p), float(log_p))] if np.isfinite(log_p) else []
+            for ids_T, log_p in zip(ids_BT[: len(lengths)], log_p_B, strict=False)
         ]
 
 
