@@ -16,6 +16,7 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.model.outputs.ctc import BLANK, states
 from transformer_jax.model.outputs.mask_predict import LENGTHS, MASK, length_log_probs
 from transformer_jax.parallel.mesh import make_mesh
+from transformer_jax.serving.answers import model_of as model_of_server
 from transformer_jax.text.batches import packed_sentences
 from transformer_jax.text.vocabulary import BOS, EOS, PAD
 
@@ -153,6 +154,21 @@ def test_ctc_names_the_likeliest_way():
         np.testing.assert_allclose(found.log_prob, log_probs.max(-1).sum(), rtol=1e-4)
 
 
+def test_banning_the_blank_which_is_never_written_changes_nothing():
+    model, params = model_of("ctc")
+    params = {
+        **params,
+        "embedding": jax.tree.map(lambda x: x.at[BLANK].multiply(5), params["embedding"]),
+    }
+    settings, mesh = DecodeConfig(method="ctc", **SETTINGS), make_mesh(MeshConfig())
+    plain, without = (
+        make_translator(model, params, settings, mesh, 1, banned).translate(SOURCES)
+        for banned in ((), (BLANK,))
+    )
+    for [one], [other] in zip(plain, without, strict=True):
+        assert one.ids.tolist() == other.ids.tolist() and one.log_prob == other.log_prob
+
+
 @functools.cache
 def trained(parallel):
     workdir = runs.Path(runs.scratch().name) / parallel
@@ -185,6 +201,23 @@ def test_a_run_that_writes_all_at_once_translates_and_says_what_it_cannot(
         output = f"--output={tmp_path / name}"
         assert runs.command(name, f"--workdir={workdir}", output, *flags) != 0
         assert f"{name} is for models that write from left to right" in capsys.readouterr().err
+    for said, *arguments in (
+        ("has model.wait_k=None", "translate", f"--workdir={workdir}", "--simultaneous"),
+        ("without --sample", "translate", f"--workdir={workdir}", "--sample"),
+        ("nothing reads it: leave it out", "translate", f"--workdir={workdir}", "--beam_size=8"),
+        (
+            "--engine is for models that",
+            "translate",
+            f"--workdir={workdir}",
+            "--engine=ctranslate2",
+        ),
+    ):
+        assert runs.command(*arguments) != 0
+        assert said in capsys.readouterr().err
+    assert runs.train(tmp_path / "taught", train__teacher=str(workdir)) != 0
+    assert f"train.teacher={workdir}: a teacher predicts" in capsys.readouterr().err
+    most = model_of_server(run).beam_size
+    assert most == {"mask_predict": 5, "ctc": 1}[parallel]
     small = tmp_path / "small"
     assert runs.command("quantize", f"--workdir={workdir}", f"--output={small}") == 0
     assert len(load(small).translate(["a dog"])) == 1

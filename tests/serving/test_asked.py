@@ -88,7 +88,7 @@ def test_requests_for_the_attention_of_a_pair():
             pair = {"source": "a", "target": "b", name: value}
             with pytest.raises(Refused, match=f'"{name}" has .*{words}'):
                 parse_attention(json.dumps(pair).encode(), LIMITS, MODEL)
-    with pytest.raises(Refused, match="no layers"):
+    with pytest.raises(Refused, match="no encoder-decoder attention"):
         parse_attention(body, LIMITS, MODEL._replace(layers=0))
 
 

@@ -78,7 +78,7 @@ def engine_lines(loaded: LoadedModel, engine: str) -> LineTranslator:
       UserError: the package is not installed, or the engine cannot express the model or a
         setting of search.
     """
-    loaded.reading_text("--engine")
+    loaded.reading_text("--engine").one_by_one("--engine")
     name, _, quantization = engine.partition(":")
     decode, translator = loaded.config.decode, loaded.translator
     if name != "ctranslate2":

@@ -68,12 +68,7 @@ def export(
     """
     folder = Path(output)
     run = RunFolder(workdir)
-    if format not in FORMATS:
-        raise ConfigError(f"--format={format} is not one of {', '.join(FORMATS)}.")
-    if quantization is not None and format != "ctranslate2":
-        raise ConfigError(f"--quantization={quantization} is for --format=ctranslate2.")
-    if gold is not None and format != "ctranslate2":
-        raise ConfigError(f"--gold={gold} is for --format=ctranslate2, which has alignments.")
+    _check_format(format, quantization, gold)
     if URL.match(output):
         raise UserError(f"--output={output} is not a folder of a file system. Name one that is.")
     if folder.exists():
@@ -101,6 +96,18 @@ def export(
         raise UserError(f"--output={output} cannot be written: {error.strerror}.") from None
     log.info("%s: checkpoint %s of %s", folder, name, run.path)
     log.info("%s", _search(config.decode, format))
+
+
+def _check_format(format: str, quantization: str | None, gold: str | None) -> None:
+    """Raises UserError if there is no such format, or it has not what is asked of it."""
+    if format not in FORMATS:
+        raise ConfigError(f"--format={format} is not one of {', '.join(FORMATS)}.")
+    if quantization is not None and format != "ctranslate2":
+        raise ConfigError(f"--quantization={quantization} is for --format=ctranslate2.")
+    if gold is not None and format != "ctranslate2":
+        raise ConfigError(f"--gold={gold} is for --format=ctranslate2, which has alignments.")
+    if format == "ctranslate2":
+        ctranslate2_out.check_can_write(quantization)
 
 
 def _aligner(workdir: str, checkpoint: str, config: Config, stem: str | None) -> Aligner | None:

@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 from transformer_jax.decoding.lines import LineTranslator, line_groups, line_parts
 from transformer_jax.errors import ConfigError
 from transformer_jax.parallel import processes
+from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.documents import InContext
 from transformer_jax.use.loading import NO_OVERRIDES, LoadedModel, load_model
 
@@ -122,7 +123,7 @@ def _check_simultaneous(
     given: Mapping[str, Any],
     overrides: Mapping[str, Any],
 ) -> None:
-    """Raises ConfigError if something cannot be combined with --simultaneous."""
+    """Raises ConfigError if the run or a flag cannot be combined with --simultaneous."""
     wrong = [f"--{name}" for name, value in given.items() if value]
     widest = overrides.get("decode.beam_size", 1) if beam_size is None else beam_size
     if widest != 1:  # what is written cannot be revised
@@ -137,6 +138,12 @@ def _check_simultaneous(
             f"--simultaneous writes the likeliest subword at each step, with one model, and cannot "
             f"take it back: it excludes {', '.join(wrong)}."
         )
+    run = RunFolder(workdir if isinstance(workdir, str) else workdir[0])
+    if run.read_config().model.wait_k is None:
+        raise ConfigError(
+            "--simultaneous is for a model that was trained to translate while it reads; this run "
+            "has model.wait_k=None. Train one with --config.model.wait_k=3, for example."
+        )
 
 
 def _interpret(loaded: LoadedModel, stdin: io.BufferedIOBase, stdout: BinaryIO) -> None:
@@ -146,14 +153,9 @@ def _interpret(loaded: LoadedModel, stdin: io.BufferedIOBase, stdout: BinaryIO) 
     with a beam of 1.
 
     Raises:
-      UserError: it is not a wait-k model, its vocabulary cannot be used word by word, or a line is
+      UserError: its vocabulary cannot be used word by word, or a line is
         not UTF-8.
     """
-    if loaded.model.config.wait_k is None:
-        raise ConfigError(
-            "--simultaneous is for a model that was trained to translate while it reads; this run "
-            "has model.wait_k=None. Train one with --config.model.wait_k=3, for example."
-        )
     from transformer_jax.decoding.simultaneous import LineInterpreter  # most runs do not need it
 
     translator = loaded.line_translator()

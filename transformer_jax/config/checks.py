@@ -189,9 +189,12 @@ def _unread(config: Config, given: Collection[str]) -> Iterator[str]:
         if not any(holds(config, setting) for setting in key.read_with):
             reader, has_value, wanted = key.read_with[0].partition("=")
             setting = f"{reader}={wanted!r}" if has_value else reader
+            fix = f"Set {setting}, with which it is read, or leave it out"
+            if reader == "decode.method" and (parallel := config.model.parallel) is not None:
+                fix = f"With model.parallel={parallel!r} nothing reads it: leave it out"
             yield (
-                f"{name}={value!r} changes nothing here. Set {setting}, with which it is read, or "
-                f"leave it out (of a preset: set its default, {key.default!r})."
+                f"{name}={value!r} changes nothing here. {fix} (of a preset: set its default, "
+                f"{key.default!r})."
             )
 
 
@@ -299,10 +302,12 @@ def _lengths(config: Config) -> Iterator[str]:
     for name in ("data.max_length", "train.row_length", "decode.max_length") if longest else ():
         length = value_at(config, name)
         if length > longest:
+            own = config.model.max_positions
+            where = f", at {longest} source positions of 3 states each" if longest < own else ""
             yield (
-                f"model.max_positions={longest} is too small for {name}={length}: its "
-                f"tables (learned positions, a synthesizer's) end there. "
-                f"Raise the first or lower the second."
+                f"model.max_positions={own} is too small for {name}={length}: its tables (learned "
+                f"positions, a synthesizer's) end there{where}. Raise the first or lower the "
+                "second."
             )
     if config.decode.tokens_per_batch < config.decode.max_length:
         yield (
@@ -334,9 +339,10 @@ def _parallel(config: Config) -> Iterator[str]:
             f"{of_search!r}, and this one writes from left to right. Leave it out."
         )
     elif of_model not in (None, of_search):
+        without = ", without --sample" if of_search == "sample" else ""
         yield (
             f"model.parallel={of_model!r} writes all subwords at once, and decode.method="
-            f"{of_search!r} does not. Set decode.method={of_model!r}."
+            f"{of_search!r} does not. Set decode.method={of_model!r}{without}."
         )
 
 

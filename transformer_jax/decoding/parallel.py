@@ -97,7 +97,8 @@ class ParallelTranslator(Translator):
         return np.take_along_axis(length_BC, best_BK, axis=1).astype(np.int32)
 
     def _named(self, source: Packed, lengths: np.ndarray) -> list[list[Hypothesis]]:
-        found = _name(self.model, self.params, source, self.exclusions.banned)
+        banned = tuple(one for one in self.exclusions.banned if one != BLANK)  # it is not written
+        found = _name(self.model, self.params, source, banned)
         ids_BT, log_p_B = map(np.asarray, found)
         return [
             [Hypothesis(collapsed(ids_T), float(log_p), float(log_p))] if np.isfinite(log_p) else []

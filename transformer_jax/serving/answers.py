@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from transformer_jax.api import Run
+from transformer_jax.config.decode import PARALLEL
 from transformer_jax.decoding.generators import GENERATORS
 from transformer_jax.decoding.lines import Translation
 from transformer_jax.errors import UserError
@@ -34,7 +35,8 @@ def model_of(run: Run) -> Model:
 def _most_translations(run: Run) -> int:
     """How many translations a line may have."""
     decode = run.config.decode
-    return min(decode.beam_size, GENERATORS[decode.method].most(decode)[0])
+    most, _ = GENERATORS[decode.method].most(decode)
+    return most if decode.method in PARALLEL else min(decode.beam_size, most)
 
 
 def _searched(run: Run, n_best: int) -> int:

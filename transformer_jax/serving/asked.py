@@ -133,7 +133,7 @@ def _check_sources(line: str, name: str, model: Model) -> None:
 def _which(values: Mapping[str, Any], model: Model) -> tuple[int, int | None]:
     """The layer and the head, from 1; without a layer the last, without a head None."""
     if not model.layers:
-        raise Refused(400, "This model has no layers of encoder-decoder attention.")
+        raise Refused(400, "This model has no encoder-decoder attention that could be shown.")
     layer = _whole(values, "layer", model.layers, model.layers)
     head = None if values.get("head") is None else _whole(values, "head", 1, model.heads)
     return layer, head

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import logging
 import os
+import re
 import select
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,6 +34,7 @@ MACHINE_OUT_OF_MEMORY = (
     "train.tokens_per_batch, in translation decode.beam_size, decode.tokens_per_batch or "
     "decode.max_extra_length; elsewhere give shorter lines or smaller files."
 )
+NOT_A_BOOLEAN = re.compile(r"\('Non-boolean argument to boolean flag', .*\)")  # absl's words
 FREE = "Free disk space, or inodes (df -i),"
 LONGEST_MESSAGE = 4_000  # characters
 PATHS = ("FILE", "FOLDER", "STEM")  # how the help calls the values that are paths
@@ -81,7 +83,8 @@ def exit_status(action: Callable[[], object]) -> int:
         action()
         sys.stdout.flush()
     except (UserError, flags.Error) as error:
-        print("transformer-jax: " + _one_line(str(error)), file=sys.stderr)
+        text = NOT_A_BOOLEAN.sub("expected true or false", str(error))
+        print("transformer-jax: " + _one_line(text), file=sys.stderr)
         return error.status if isinstance(error, UserError) else 2
     except Interrupted as stopped:
         print(f"transformer-jax: {stopped}", file=sys.stderr)

@@ -132,6 +132,11 @@ def _with_origin(config: Config, run: RunFolder) -> Config:
             log.info("train.init_from has no effect: it is for the start of a run")
     elif (other := given or teacher) is not None:
         recorded = RunFolder(other, ORIGIN if given else TEACHER).read_config()
+    if teacher is not None and RunFolder(teacher, TEACHER).read_config().model.parallel is not None:
+        raise ConfigError(
+            f"train.teacher={teacher}: a teacher predicts one subword after the other, and that "
+            "run has model.parallel. Name another run."
+        )
     if origin is not None or teacher is not None:
         values |= {name: value_at(recorded, name) for name in OF_VOCABULARY}
     for name, value in values.items():

@@ -69,7 +69,7 @@ def problems(config: ModelConfig) -> Iterator[str]:
             f"{config.decoder}. Use model.encoder='transformer' and the decoder "
             f"{_multi_head_decoders()}, or model.wait_k=None."
         )
-    if config.parallel is not None:
+    if config.parallel is not None and attends_to_encoder(config):
         for problem in full_context_problems(config):
             yield f"model.parallel={config.parallel!r}: {problem}"
     output = OUTPUTS[config.output]
@@ -106,7 +106,10 @@ def watch_problems(config: ModelConfig) -> Iterator[str]:
     if why := _no_probabilities(config, any_sum=True):
         yield f"{why}, or leave it out."
     if config.parallel is not None:
-        yield (f"model.parallel={config.parallel!r} trains no attention. Leave one of them out.")
+        yield (
+            f"model.parallel={config.parallel!r} has no attention that something else reads. Leave "
+            "it out."
+        )
 
 
 def _multi_head_decoders() -> str:
@@ -144,6 +147,9 @@ def _without_effect(config: ModelConfig) -> Iterator[str]:
         reason_of |= dict.fromkeys(names, f"model.encoder={config.encoder!r} has no layers")
     if config.tie_embeddings:
         reason_of["tie_output"] = "model.tie_embeddings=True ties the source too"
+    if config.parallel is not None:
+        unread = f"nothing reads attention with model.parallel={config.parallel!r}"
+        reason_of |= dict.fromkeys(("watched_layer", "watched_heads"), unread)
     if RESIDUALS[config.norm].normalizes is None:
         names = ["norm_kind"] if config.qk_norm else ["norm_kind", "norm_epsilon"]
         reason_of |= dict.fromkeys(names, f"model.norm={config.norm!r} normalizes nothing")
