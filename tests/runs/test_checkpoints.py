@@ -233,7 +233,7 @@ def test_what_is_no_manifest_is_damage_and_set_aside(content, copied):
     ("name", "one", "other", "what"),
     [
         ("vocabulary.model", "one", "two", "vocabulary of the run"),
-        ("run.sha256.json", '{"config": {"seed": "a"}}', '{"config": {}}', "immutable keys of"),
+        ("run.sha256.json", '{"run": "a"}', '{"run": "b"}', "settings of the run"),
     ],
 )
 def test_a_checkpoint_of_another_run_is_damage(copied, name, one, other, what):
@@ -247,6 +247,14 @@ def test_a_checkpoint_of_another_run_is_damage(copied, name, one, other, what):
         copied / "30"
     )
     file.unlink()  # what loads it says that it is gone
+    assert damaged_file(copied / "30") is None
+
+
+def test_what_an_earlier_version_wrote_about_the_run_is_not_read(copied):
+    (copied.parent / "run.sha256.json").write_text('{"run": "a"}')
+    manifest = manifest_of(copied / "30")
+    sums = json.loads(manifest.read_text()) | {"immutable keys of the run": "of other keys"}
+    manifest.write_text(json.dumps(sums))
     assert damaged_file(copied / "30") is None
 
 

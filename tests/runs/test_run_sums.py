@@ -93,6 +93,21 @@ def test_a_later_version_with_other_keys_accepts_the_sums(run, monkeypatch):
     assert run.read_config() == CONFIG
 
 
+def test_a_run_that_a_later_version_continues_stays_the_same_run(run, monkeypatch):
+    """Its config has one more key then, and checkpoints of before must not look foreign."""
+    change(run, "model.positions")
+    with monkeypatch.context() as patch:
+        known = {name: key for name, key in KEYS.items() if name != "model.positions"}
+        patch.setattr(run_sums, "KEYS", known)
+        run.seal()
+    before = json.loads(run.sums_file.read_text())
+    again = RunFolder(run.path)
+    again.claim(CONFIG, "abc")
+    again.seal()
+    after = json.loads(run.sums_file.read_text())
+    assert after["config"] != before["config"] and after["run"] == before["run"]
+
+
 def test_a_kill_while_a_run_is_claimed_again_leaves_a_folder_that_loads(run):
     change(run, "model.positions")  # as in an earlier version: `claim` adds it to the section
     run.seal()

@@ -4,7 +4,6 @@ Beside each checkpoint is a manifest of SHA-256 sums, since Orbax restores a fli
 """
 
 import concurrent.futures
-import contextlib
 import functools
 import hashlib
 import itertools
@@ -22,6 +21,7 @@ import jax
 from transformer_jax.errors import RunError
 from transformer_jax.files import is_stream, write_atomically
 from transformer_jax.parallel import processes
+from transformer_jax.runs.run_sums import identity_of
 
 if TYPE_CHECKING:
     from transformer_jax.runs.orbax_files import Manager
@@ -35,7 +35,9 @@ SCORE = "score"  # higher is better
 METRICS = "metrics/metrics"  # the file in a checkpoint that holds the score
 INT8 = "int8"  # in a checkpoint, in place of params: a folder of parameters and their scales
 # In a manifest, beside the names of files.
-VOCABULARY, SETTINGS = "vocabulary of the run", "immutable keys of the run"
+VOCABULARY, SETTINGS = "vocabulary of the run", "settings of the run"
+# What earlier versions wrote for SETTINGS; it changed with each new key, and so it is not read.
+OLD_SETTINGS = "immutable keys of the run"
 LARGEST_STEP = 2**31 - 1  # the training state counts its steps as int32
 FULL = ("No space left on device", "Disk quota exceeded")
 
@@ -64,10 +66,8 @@ def _sums_of_run(checkpoint: Path) -> dict[str, str]:
     sums = {}
     if (vocabulary := folder / "vocabulary.model").is_file():
         sums[VOCABULARY] = _sha256(vocabulary)
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        settings = json.loads((folder / "run.sha256.json").read_text(encoding="utf-8"))["config"]
-        words = json.dumps(settings, sort_keys=True).encode()
-        sums[SETTINGS] = hashlib.sha256(words).hexdigest()
+    if (identity := identity_of(folder / "run.sha256.json")) is not None:
+        sums[SETTINGS] = identity
     return sums
 
 
@@ -102,6 +102,7 @@ def damaged_file(checkpoint: Path) -> str | None:
     if unlisted := _files(checkpoint).keys() - sums.keys() - {METRICS}:
         return f"{min(unlisted)} is not in {manifest.name}"
     of_run = _sums_of_run(checkpoint)
+    sums.pop(OLD_SETTINGS, None)
     for what in (VOCABULARY, SETTINGS):
         own = sums.pop(what, None)
         if own not in (None, of_run.get(what, own)):

@@ -21,7 +21,7 @@ from transformer_jax.files import (
     leads_nowhere,
     write_atomically,
 )
-from transformer_jax.runs.run_sums import check_sums, write_sums
+from transformer_jax.runs.run_sums import check_sums, identity_of, write_sums
 
 log = logging.getLogger(__name__)
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -54,6 +54,7 @@ class RunFolder:
         self.averages = self.path / "averages"
         self.evaluations = self.path / "evaluations"
         self._lock: IO[bytes] | None = None
+        self._identity: str | None = None  # of the run that was here before `claim`
 
     def read_config(self) -> Config:
         """The config of the run in this folder; every command that uses a run calls this.
@@ -267,6 +268,7 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             self.lock()
             # Without sums a run is accepted, so a kill before `seal` leaves a folder that loads.
+            self._identity = identity_of(self.sums_file)
             self.sums_file.unlink(missing_ok=True)
             write_atomically(self.config_file, to_json(config).encode())
             write_atomically(self.corpus_file, "".join(f"{x}\n" for x in fingerprints).encode())
@@ -277,7 +279,7 @@ class RunFolder:
 
     def seal(self) -> None:
         """Writes the SHA-256 sums of config and vocabulary, which `read_config` verifies."""
-        write_sums(self.sums_file, self.config_file, self.vocabulary_file)
+        write_sums(self.sums_file, self.config_file, self.vocabulary_file, self._identity)
 
     def lock(self) -> None:
         """Keeps every other `train` out until `unlock` or the end of this process.

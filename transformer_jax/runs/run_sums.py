@@ -4,6 +4,7 @@ The sums cover the vocabulary and the immutable keys of config.json, section by 
 mutable keys would be wrong after each `train` that changes one.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -16,17 +17,38 @@ from transformer_jax.config.schema import KEYS
 from transformer_jax.errors import RunError
 from transformer_jax.files import write_atomically
 
+RUN = "run"  # the name of the run's identity in the file
 
-def write_sums(sums_file: Path, config_file: Path, vocabulary_file: Path) -> None:
-    """Writes the sums of two files, which must be complete."""
+
+def write_sums(
+    sums_file: Path, config_file: Path, vocabulary_file: Path, identity: str | None = None
+) -> None:
+    """Writes the sums of two files, which must be complete.
+
+    Args:
+      sums_file: to write.
+      config_file: the run's.
+      vocabulary_file: the run's.
+      identity: of the run, from its earlier sums: it stays, although a later version may add keys
+        to the config; None: a new one, from the config as it is.
+    """
     # Later versions may have other mutable keys, so the file lists those of this version.
     mutable = sorted(name for name, key in KEYS.items() if key.mutable)
+    config = _config_sums(config_file, mutable)
     content = {
         "files": {vocabulary_file.name: _sum(vocabulary_file.read_bytes())},
-        "config": _config_sums(config_file, mutable),
+        "config": config,
         "mutable": mutable,
+        RUN: identity or _sum(json.dumps(config, sort_keys=True).encode()),
     }
     write_atomically(sums_file, (json.dumps(content, indent=1) + "\n").encode())
+
+
+def identity_of(sums_file: Path) -> str | None:
+    """What tells a run from others with the same vocabulary; None: its file does not say."""
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
+        return str(json.loads(sums_file.read_text(encoding="utf-8"))[RUN])
+    return None
 
 
 def check_sums(sums_file: Path, config_file: Path, vocabulary_file: Path) -> None:
