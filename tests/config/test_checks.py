@@ -25,6 +25,7 @@ WORDS = {
     "FILES": "data.source=files data.path=x",
     "FULL": "LINKED train.alignment_context=full",
     "LINKED": "train.alignment_weight=0.1 data.alignments=True",
+    "ALONE": "data.train=('a@en','b@fr') train.objective=back_translation",
     "CTC": "model.parallel=ctc decode.method=ctc",
     "LEARNED": "model.positions=learned",
     "DIFFERENTIAL": "model.normalizer=differential",
@@ -96,9 +97,11 @@ CTC decode.beam_size=8 | With model.parallel='ctc' nothing reads it: leave it ou
 CTC train.coverage_weight=1.0 | no attention that something else reads. Leave it out
 CTC LEARNED model.max_positions=300 | =300 is too small for data.max_length=128
     at 100 source positions of 3 states each
-train.objective=back_translation | between two languages | there are 0 codes
-FILES data.train=('a@en','b@fr') train.objective=back_translation model.code_in_decoder=True
-    makes sources of targets
+train.objective=back_translation | between two languages | has 0 codes
+FILES data.train=('a@en','b@fr','c') train.objective=back_translation
+    has 2 codes, and 1 texts without
+FILES LEARNED ALONE model.max_positions=256 | at least train.row_length + 1 = 257
+FILES ALONE model.code_in_decoder=True | makes sources of targets
 # Vocabulary and text.
 vocabulary.separate=True model.tie_embeddings=False model.output=copy | vocabulary.separate=True has
     model.output='copy' needs one | Use another output

@@ -43,12 +43,12 @@ VERDICTS |= {
     "documents": 7,
     "explanations": 7,
     "monotonic": 3,
-    "no_parallel_text": 4,
+    "no_parallel_text": 3,
     "one_stack": 4,
     "several_sources": 5,
 }
 VERDICTS |= {"digit_grids": 3, "pictures": 2, "pruning": 15, "recurring_names": 3}
-VERDICTS |= {"smaller": 9, "speech": 4}
+VERDICTS |= {"smaller": 11, "speech": 4}
 VERDICTS |= {"positions": 10, "small_corpus": 9, "wait_k": 8, "windows": 7}  # rows of verdicts
 NOT_JUDGED = {"positions": [ALL_LENGTHS], "small_corpus": [later_parts.BASE]}
 OTHER_ROWS = {"coverage": [coverage.PENALTY]}

@@ -2,13 +2,12 @@
 
 import random
 
-from experiments.judging import FAILS, HOLDS, OPEN
+from experiments.judging import FAILS, HOLDS
 from experiments.no_parallel_text import (
     BY_WORD,
-    DENOISING,
+    CONTROL,
     FRENCH,
     NAMES,
-    START,
     by_word,
     dictionaries,
     first,
@@ -29,23 +28,18 @@ def test_a_dictionary_has_the_commonest_links():
     pairs = [("a dog sleeps", "un chien dort"), ("a cat sleeps", "un chat dort")] * 20
     pairs += [("A dog runs", "Un chien court")] * 20
     found = dictionaries(pairs)
-    assert by_word("A dog sleeps here", found["fr"]) == "un chien dort here"
+    assert by_word("A dog, sleeps here.", found["fr"]) == "Un chien, dort here."
     assert by_word("un chat", found["en"]) == "a cat"
     assert list(first(found["fr"], 1)) == ["a"]
 
 
 def test_the_verdicts():
     none, few, _ = NAMES
-    bleu = {none: (5, 1, 4), few: (12, 6, 14), DENOISING: (1, 1, 4)}
+    bleu = {none: (5, 3), few: (12, 14), none + CONTROL: (4.5, 0), few + CONTROL: (6, 0)}
     found = {
-        (row, seed): {
-            "run": {FRENCH: run + 0.1 * seed},
-            START: {FRENCH: start},
-            BY_WORD: {FRENCH: words},
-        }
-        for row, (run, start, words) in bleu.items()
+        (row, seed): {"run": {FRENCH: run + 0.1 * seed}, BY_WORD: {FRENCH: words}}
+        for row, (run, words) in bleu.items()
         for seed in (0, 1)
     }
-    assert verdicts_on(found, none) == [HOLDS, HOLDS, ""]
+    assert verdicts_on(found, none) == [FAILS, HOLDS, ""]
     assert verdicts_on(found, few) == [HOLDS, FAILS, HOLDS]
-    assert verdicts_on(found, DENOISING) == [OPEN, "", ""]

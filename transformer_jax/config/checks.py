@@ -5,7 +5,7 @@ import importlib
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from transformer_jax.config.data import DataConfig
+from transformer_jax.config.data import DataConfig, Text
 from transformer_jax.config.decode import PARALLEL, DecodeConfig
 from transformer_jax.config.keys import Key
 from transformer_jax.config.model import ModelConfig
@@ -351,11 +351,20 @@ def _without_pairs(config: Config) -> Iterator[str]:
     codes, model = config.data.codes, config.model
     if config.train.objective != "back_translation":
         return
-    if len(codes) != 2:
+    without = [one for one in map(Text.of, config.data.train) if not (one.tag or one.direction)]
+    if len(codes) != 2 or (without and not config.data.directions):
         yield (
-            "train.objective='back_translation' is between two languages, whose codes begin source "
-            f"lines, and there are {len(codes)} codes. Name two texts with a code each, such as "
-            "data.train=english@en,french@fr."
+            "train.objective='back_translation' is between two languages, whose codes begin the "
+            f"source lines of every text; data.train={','.join(config.data.train)} has "
+            f"{len(codes)} codes, and {len(without)} texts without. Name texts with a code each, "
+            "such as data.train=english@en,french@fr."
+        )
+    longest, row = _asked_of_the_model("longest", model), config.train.row_length
+    if longest is not None and longest <= row:
+        yield (
+            f"model.max_positions={model.max_positions}: train.objective='back_translation' makes "
+            f"sources of targets with one more subword, so at least train.row_length + 1 = "
+            f"{row + 1}."
         )
     if model.sources > 1 or model.code_in_decoder or config.vocabulary.separate:
         yield (

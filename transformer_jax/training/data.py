@@ -13,6 +13,7 @@ from transformer_jax.config.schema import Config
 from transformer_jax.config.train import TrainConfig
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.model.outputs.back_translation import BACK_TRANSLATION, check_two_codes
+from transformer_jax.model.outputs.ctc import STATES
 from transformer_jax.model.outputs.objectives import loss_weights, objective_of
 from transformer_jax.model.sides.choices import longest as longest_of
 from transformer_jax.parallel import processes
@@ -172,6 +173,8 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
     text_checks.warn_of_lost_characters(valid_pairs, vocabulary)
     segmentations = _segmentations(config, vocabulary)
     train = _encode(config, pairs, vocabulary, fingerprint, segmentations)
+    if config.model.parallel == "ctc":
+        text_checks.warn_of_few_states(train, STATES)
     if config.data.alignments:
         links = encode_links(
             corpus.alignments("train"), train, vocabulary, config.data.aligned_pairs

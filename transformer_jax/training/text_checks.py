@@ -60,6 +60,19 @@ def warn_of_test_split(corpus: Corpus, data: DataConfig, of_valid: str) -> None:
             log.warning("there is no test split for a later `evaluate`: %s", error)
 
 
+def warn_of_few_states(train: EncodedPairs, states: int) -> None:
+    """Logs how many targets are longer than the states of their source, so that CTC writes none."""
+    longer = int((train.tgt_lengths() > states * train.src_lengths()).sum())
+    if longer:
+        log.warning(
+            "%d targets (%.1f %%) have more than %d subwords for each of the source: they do not "
+            "count in training",
+            longer,
+            100 * longer / len(train),
+            states,
+        )
+
+
 def warn_of_codes(pairs: Sequence[Pair], codes: Sequence[str]) -> None:
     """Logs a warning if source lines have codes of their own, beside those that they get."""
     for part in plain_parts(pairs) if codes else ():

@@ -31,6 +31,8 @@ class WindowReader:
         self.max_skipped = train.max_skipped
         self.auxiliary = loss_weights(train)
         self.agrees = train.agreement_weight is not None
+        # Whether target tokens are all that the batch has, or only those that are masked.
+        self.counts_all = model.parallel != "mask_predict"
         self.schedule = learning_rate_schedule(train, model.d_model)
         peak = cost.device_peak(model.dtype)
         self.peak = peak * program.mesh.devices.size if peak else None  # FLOP/s of all devices
@@ -86,16 +88,18 @@ class WindowReader:
             "learning_rate": float(self.schedule(max(int(step - skipped) - 1, 0))),
             "grad_norm": float(window.grad_norm) / steps,
             "target_tokens_per_step": float(window.tgt_tokens) / steps,
-            "padding_share": 1 - float(window.tgt_tokens + window.src_tokens) / slots,
             "skipped_updates": int(skipped),
             "source_tokens_per_second": src_tokens / seconds,
             "target_tokens_per_second": tgt_tokens / seconds,
         }
+        if self.counts_all:
+            real = float(window.tgt_tokens + window.src_tokens)
+            values["padding_share"] = 1 - real / slots
         for name, weight in self.auxiliary.items():
             values[f"{name}_loss_per_token"] = float(auxiliary[name]) / weight / tokens
         if self.agrees:
             values["agreement_per_token"] = float(auxiliary[AGREEMENT]) / tokens
-        if self.peak:
+        if self.peak and self.counts_all:
             values["mfu"] = self.flops_per_token * values["target_tokens_per_second"] / self.peak
         return values
 

@@ -3,7 +3,8 @@
 Only target sides are read. Two languages have a code each, with which a source begins: that of the
 language to write. The model learns a text from the text with noise, and from its own translation
 into the other language, which the training step makes from the parameters that it is about to
-update (Lample et al. 2018a, equations 1 and 2; 2018b, algorithm 1).
+update (Lample et al. 2018b, algorithm 1; 2018a, equations 1 and 2, with an adversary and with noise
+on translations too).
 
 Dimension key
   B rows, one sentence each   L positions of the target   M of a source, L + 1

@@ -38,7 +38,8 @@ def ctc(
     """-log of the probability of each target, EOS included, over all ways to write it.
 
     A sentence that has no way, since its target is longer than its states allow, does not count.
-    Label smoothing mixes the probabilities at each state with the uniform ones, per subword.
+    Label smoothing: (1 - epsilon) times that, and epsilon times the mean of -log p over the
+    vocabulary, summed over states and divided by 3.
     `correct` are target subwords that are the likeliest ones at a state of their sentence.
     """
     encoded_BME = model.encode(batch.src, rows_B)
