@@ -47,7 +47,8 @@ CLAIMS = ("it costs little", "it is faster")
 
 def megabytes(folder: Path) -> float:
     """What the weights of a run's newest checkpoint take on disk."""
-    *_, newest = sorted((folder / "checkpoints").glob("[0-9]*"), key=lambda one: int(one.name))
+    folders = [one for one in (folder / "checkpoints").iterdir() if one.name.isdigit()]
+    newest = max(folders, key=lambda one: int(one.name))
     files = [file for part in ("params", "int8") for file in (newest / part).rglob("*")]
     return sum(file.stat().st_size for file in files if file.is_file()) / 1e6
 

@@ -49,4 +49,5 @@ def test_the_weights_of_the_newest_checkpoint_count(tmp_path):
         file = tmp_path / "checkpoints" / str(step) / part / "d" / "part"
         file.parent.mkdir(parents=True)
         file.write_bytes(bytes(size))
+    (tmp_path / "checkpoints" / "10.sha256.json").write_text("{}")
     assert megabytes(tmp_path) == 0.002
