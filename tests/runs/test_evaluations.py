@@ -67,6 +67,14 @@ def test_the_newest_evaluation_of_a_split_is_found_wherever_the_folder_was_copie
     assert find_evaluation(tmp_path, "test", "40", DECODE) == newest
 
 
+def test_a_part_that_has_the_name_of_its_split_is_not_the_split(tmp_path):
+    whole = write(tmp_path)
+    part = write(tmp_path, src_sha256="part", date="2036-01-03", is_part=True)
+    assert find_evaluation(tmp_path, "test", "40", DECODE) == whole
+    whole.unlink()
+    assert find_evaluation(tmp_path, "test", "40", DECODE) == part
+
+
 @pytest.mark.parametrize("split", ["test", "train[:10]", "[a]*"])
 def test_names_that_earlier_versions_wrote_are_found(split, tmp_path):
     stem = "".join(c if c.isalnum() else "_" for c in split)

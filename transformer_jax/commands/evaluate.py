@@ -26,7 +26,12 @@ from transformer_jax.files import in_the_way
 from transformer_jax.parallel import processes
 from transformer_jax.reporting.plots import printable
 from transformer_jax.reporting.provenance import revision
-from transformer_jax.runs.evaluations import evaluation_path, text_digest, write_evaluation
+from transformer_jax.runs.evaluations import (
+    PART,
+    evaluation_path,
+    text_digest,
+    write_evaluation,
+)
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.corpora import TextPairs, open_corpus
 from transformer_jax.text.documents import InContext
@@ -59,6 +64,7 @@ class _Text(NamedTuple):
     name: str
     split: str | None  # None: files of --src and --ref
     with_references: Sequence[Sequence[Pair]]  # [references][lines]; the sources are the same
+    is_part: bool = False  # of a split of several texts
 
     @property
     def pairs(self) -> Sequence[Pair]:
@@ -121,7 +127,6 @@ def evaluate(
         end = first + len(part.pairs)
         found[part.name] = keep(part, hypotheses[first:end], is_one_of_many=True)
         first = end
-    # The whole last: `find_evaluation` takes the newest, and a part may have the split's name.
     whole = keep(text, hypotheses, is_one_of_many=bool(parts))
     if processes.is_first():
         _print_examples(text.pairs, hypotheses, examples)
@@ -195,6 +200,7 @@ class _Keeper(NamedTuple):
         path = evaluation_path(run.evaluations, text.name, settings)
         if processes.is_first():
             about: dict[str, Any] = {"name": text.name, **_files(text.with_references)}
+            about |= {PART: True} if text.is_part else {}
             about |= {**settings, **as_dict(scores), **_origin()}
             about |= _latency(self.loaded, self.translator, sources, hypotheses, references)
             write_evaluation(path, hypotheses, about)
@@ -278,7 +284,7 @@ def _parts_of(config: Config, text: _Text) -> list[_Text]:
         # Not `split(stem)`: a stem may have the name of another split.
         alone: dict[str, Any] = {str(text.split): (stem,)}
         corpus = open_corpus(dataclasses.replace(config.data, **alone))
-        parts.append(_Text(stem, stem, [corpus.split(str(text.split))]))
+        parts.append(_Text(stem, stem, [corpus.split(str(text.split))], is_part=True))
     # The built-in corpus has one text, whatever data.test says.
     return parts if sum(len(part.pairs) for part in parts) == len(text.pairs) else []
 

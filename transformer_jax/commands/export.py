@@ -106,8 +106,9 @@ def _check_format(format: str, quantization: str | None, gold: str | None) -> No
         raise ConfigError(f"--quantization={quantization} is for --format=ctranslate2.")
     if gold is not None and format != "ctranslate2":
         raise ConfigError(f"--gold={gold} is for --format=ctranslate2, which has alignments.")
-    if format == "ctranslate2":
-        ctranslate2_out.check_can_write(quantization)
+    known = ctranslate2_out.QUANTIZATIONS
+    if quantization not in (None, *known):
+        raise ConfigError(f"--quantization={quantization} is not one of {', '.join(known)}.")
 
 
 def _aligner(workdir: str, checkpoint: str, config: Config, stem: str | None) -> Aligner | None:

@@ -34,16 +34,6 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
 }
 
 
-def check_can_write(quantization: str | None) -> None:
-    """Raises UserError if ctranslate2 is not installed, or has no weights of this type."""
-    if quantization not in (None, *QUANTIZATIONS):
-        raise ConfigError(f"quantization={quantization} is not one of {', '.join(QUANTIZATIONS)}.")
-    try:
-        import ctranslate2.converters  # noqa: F401
-    except ImportError:
-        raise UserError("CTranslate2 needs its package: pip install ctranslate2.") from None
-
-
 def write_ctranslate2(model: Exported, folder: Path, quantization: str | None) -> None:
     """Writes the folder, with the SentencePiece models that text needs.
 
@@ -57,8 +47,12 @@ def write_ctranslate2(model: Exported, folder: Path, quantization: str | None) -
         quantization.
     """
     require_supported(model.config, SUPPORTED, FORMAT)
-    check_can_write(quantization)
-    from ctranslate2.converters.converter import Converter
+    if quantization not in (None, *QUANTIZATIONS):
+        raise ConfigError(f"quantization={quantization} is not one of {', '.join(QUANTIZATIONS)}.")
+    try:
+        from ctranslate2.converters.converter import Converter
+    except ImportError:
+        raise UserError("CTranslate2 needs its package: pip install ctranslate2.") from None
 
     class FromRun(Converter):
         """Fills CTranslate2's description of a model."""

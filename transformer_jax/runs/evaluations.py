@@ -20,6 +20,9 @@ LONGEST_NAME = 150  # bytes of a readable part, since file systems allow 255 for
 DIGITS = 8  # hex digits of the hash
 
 
+PART = "is_part"  # in a record: of one of several texts of a split
+
+
 def text_digest(lines: Iterable[str]) -> str:
     """SHA-256 of a text, each line with a line feed, as `sha256sum` prints it for such a file."""
     digest = hashlib.sha256()
@@ -83,6 +86,8 @@ def find_evaluation(
             continue
         record = read_json(path)
         if all(record.get(key, value) == value for key, value in wanted.items()):
-            # Sort by the date first: copying the folder changes the times of modification.
-            found.append((str(record.get("date", "")), path.stat().st_mtime, path))
+            # A text of a split may have the split's name, which is that of all of them first of
+            # all. Then the date: copying the folder changes the times of modification.
+            is_whole = not record.get(PART, False)
+            found.append((is_whole, str(record.get("date", "")), path.stat().st_mtime, path))
     return max(found)[-1] if found else None
