@@ -83,7 +83,7 @@ def repeated(lines: Sequence[str]) -> float:
 
 
 def rate(run: Any, sentences: Sequence[str], together: int) -> float:
-    """Sentences that a run translates in a second, so many at a time."""
+    """How many sentences a run translates in a second, if it gets `together` at a time."""
     groups = [sentences[n : n + together] for n in range(0, len(sentences), together)]
     seconds = []
     for _ in range(TIMED + 1):  # the first pass compiles

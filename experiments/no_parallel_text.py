@@ -81,7 +81,7 @@ def started(count: int) -> Path:
 
 
 def going_on(count: int) -> Overrides:
-    """The keys of rows that start from the model with so many words."""
+    """Keys of the rows that start from the model whose dictionary has `count` words."""
     own = {"train.init_from": str(started(count)), "train.tokens_per_batch": 1_000}
     return {**FURTHER, **own}
 

@@ -11,7 +11,7 @@ from tests.fixtures.tiny import VOCABULARY, random_pairs, tiny_and_params
 from transformer_jax.api import load
 from transformer_jax.config.decode import DecodeConfig
 from transformer_jax.config.schema import MeshConfig
-from transformer_jax.decoding.parallel import ParallelTranslator, make_translator
+from transformer_jax.decoding.parallel import ParallelTranslator
 from transformer_jax.errors import ConfigError
 from transformer_jax.model.outputs.ctc import BLANK, states
 from transformer_jax.model.outputs.mask_predict import LENGTHS, MASK, length_log_probs
@@ -35,7 +35,7 @@ def model_of(parallel):
 def translated(parallel, sources=SOURCES, n_best=1, **changes):
     settings = DecodeConfig(method=parallel, **{**SETTINGS, **changes})
     mesh = make_mesh(MeshConfig())
-    translator = make_translator(*model_of(parallel), settings, mesh, n_best, (BANNED,))
+    translator = ParallelTranslator(*model_of(parallel), settings, mesh, n_best, (BANNED,))
     assert isinstance(translator, ParallelTranslator)
     return translator.translate(sources)
 
@@ -110,7 +110,7 @@ def test_logits_that_are_no_numbers_give_no_translation(parallel):
     model, params = model_of(parallel)
     params = jax.tree.map(lambda x: x * np.nan, params)
     settings = DecodeConfig(method=parallel, **SETTINGS)
-    assert make_translator(model, params, settings, make_mesh(MeshConfig())).translate(
+    assert ParallelTranslator(model, params, settings, make_mesh(MeshConfig())).translate(
         SOURCES[:2]
     ) == [[], []]
 
@@ -121,7 +121,7 @@ def test_nothing_but_subwords_is_written_however_likely_it_is(parallel):
     often = [PAD, BANNED, *((EOS, BOS) if parallel == "mask_predict" else ())]
     params["output_bias"] = params["output_bias"].at[np.array(often)].set(50.0)
     settings = DecodeConfig(method=parallel, **SETTINGS)
-    translator = make_translator(model, params, settings, make_mesh(MeshConfig()), 1, (BANNED,))
+    translator = ParallelTranslator(model, params, settings, make_mesh(MeshConfig()), 1, (BANNED,))
     for [found] in translator.translate(SOURCES[:2]):
         assert found.ids[-1] == EOS and not {*often, EOS, BOS} & {*found.ids[:-1].tolist()}
 
@@ -131,7 +131,7 @@ def test_no_translation_has_more_positions_than_the_model():
         parallel="mask_predict", num_layers=1, positions="learned", max_positions=11
     )
     settings = DecodeConfig(method="mask_predict", max_length=11, tokens_per_batch=64, lengths=100)
-    translator = make_translator(model, params, settings, make_mesh(MeshConfig()), n_best=100)
+    translator = ParallelTranslator(model, params, settings, make_mesh(MeshConfig()), n_best=100)
     for hypotheses in translator.translate(SOURCES[:3]):
         assert sorted(len(one.ids) for one in hypotheses) == list(range(2, 12))
 
@@ -162,7 +162,7 @@ def test_banning_the_blank_which_is_never_written_changes_nothing():
     }
     settings, mesh = DecodeConfig(method="ctc", **SETTINGS), make_mesh(MeshConfig())
     plain, without = (
-        make_translator(model, params, settings, mesh, 1, banned).translate(SOURCES)
+        ParallelTranslator(model, params, settings, mesh, 1, banned).translate(SOURCES)
         for banned in ((), (BLANK,))
     )
     for [one], [other] in zip(plain, without, strict=True):

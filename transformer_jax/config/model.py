@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from transformer_jax.config.decode import PARALLEL
 from transformer_jax.config.keys import any_size, key, layers, option, rate, size
 
 UNTESTED = "they have not been tested together"
@@ -322,7 +323,7 @@ class ModelConfig:
         "how all subwords are written at once; mask_predict: masked ones are filled in, for a "
         "length that is predicted (Ghazvininejad et al. 2019); ctc: a subword, or none, for each "
         "of 3 states of a source position (Libovicky and Helcl 2018); None: from left to right",
-        choices=("mask_predict", "ctc"),
+        choices=PARALLEL,
         excludes=ONE_BY_ONE,
     )
     marginal_positions: int = size(

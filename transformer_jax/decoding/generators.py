@@ -20,10 +20,10 @@ Utility = Callable[[str, str], float]  # (translation, reference) -> 0 to 100
 class Generator(NamedTuple):
     """A way to write translations."""
 
-    # (decode, n_best) -> samples drawn of each sentence; 0: it draws none.
-    samples: Callable[[DecodeConfig, int], int]
     # decode -> the largest n_best, and why it is the largest.
     most: Callable[[DecodeConfig], tuple[int, str]]
+    # (decode, n_best) -> samples drawn of each sentence; 0: it draws none.
+    samples: Callable[[DecodeConfig, int], int] = lambda decode, n_best: 0
     # (decode, texts) -> the different texts and their new scores, best first; None: as they are.
     ranked: Callable[[DecodeConfig, Sequence[str]], Mapping[str, float]] | None = None
 
@@ -61,7 +61,6 @@ def expected_utilities(samples: Sequence[str], utility: Utility) -> dict[str, fl
 
 GENERATORS: dict[str, Generator] = {
     "beam": Generator(
-        samples=lambda decode, n_best: 0,
         most=lambda decode: (
             decode.beam_size,
             f"a beam of {decode.beam_size} finds no more. Raise --beam_size.",
@@ -80,14 +79,12 @@ GENERATORS: dict[str, Generator] = {
         ranked=lambda decode, texts: expected_utilities(texts, UTILITIES[decode.utility]()),
     ),
     "mask_predict": Generator(
-        samples=lambda decode, n_best: 0,
         most=lambda decode: (
             decode.lengths,
             f"{decode.lengths} lengths are tried. Raise decode.lengths.",
         ),
     ),
     "ctc": Generator(
-        samples=lambda decode, n_best: 0,
         most=lambda decode: (1, "ctc writes one translation of a sentence."),
     ),
 }

@@ -19,12 +19,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.sharding import Mesh
 
-from transformer_jax.config.decode import PARALLEL, DecodeConfig
+from transformer_jax.config.decode import PARALLEL
 from transformer_jax.decoding.translator import LANES, Hypothesis, Progress, Translator
 from transformer_jax.model.encoder_decoder import EncoderDecoder
-from transformer_jax.model.ensemble import Predictor
 from transformer_jax.model.interfaces import Params
 from transformer_jax.model.outputs.ctc import BLANK, states
 from transformer_jax.model.outputs.mask_predict import LENGTHS, MASK, length_log_probs
@@ -221,14 +219,6 @@ def _name(
     return found  # type: ignore[no-any-return]
 
 
-def make_translator(
-    model: Predictor,
-    params: Params,
-    decode: DecodeConfig,
-    mesh: Mesh,
-    n_best: int = 1,
-    banned: tuple[int, ...] = (),
-) -> Translator:
-    """What translates as decode.method says; see `Translator`."""
-    kind = ParallelTranslator if decode.method in PARALLEL else Translator
-    return kind(model, params, decode, mesh, n_best, banned)
+def translator_for(method: str) -> type[Translator]:
+    """What translates with this decode.method."""
+    return ParallelTranslator if method in PARALLEL else Translator

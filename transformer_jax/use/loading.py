@@ -19,7 +19,7 @@ from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import Config
 from transformer_jax.decoding.generators import check_n_best
 from transformer_jax.decoding.lines import LineTranslator, banned_ids
-from transformer_jax.decoding.parallel import make_translator
+from transformer_jax.decoding.parallel import translator_for
 from transformer_jax.decoding.scoring import check_one_by_one
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError
@@ -155,7 +155,8 @@ def load_model(
     folders = tuple(str(run.path) for run in runs)
     _log_loaded(folders, name, config.decode)
     banned = banned_ids(config.decode, vocabulary)
-    translator = make_translator(model, held, config.decode, mesh, n_best, banned)
+    kind = translator_for(config.decode.method)
+    translator = kind(model, held, config.decode, mesh, n_best, banned)
     return LoadedModel(config, vocabulary, translator, name, folders)
 
 

@@ -24,7 +24,7 @@ from transformer_jax.config.checks import check
 from transformer_jax.config.schema import KEYS, Config, value_at
 from transformer_jax.config.train import TrainConfig
 from transformer_jax.decoding.lines import LineTranslator, banned_ids
-from transformer_jax.decoding.parallel import make_translator
+from transformer_jax.decoding.parallel import translator_for
 from transformer_jax.errors import ConfigError, DataError, Interrupted, RunError
 from transformer_jax.model.interfaces import Params
 from transformer_jax.model.parameters import axis_names
@@ -373,7 +373,7 @@ def _make_bleu(
     def bleu(params: Params) -> float | None:
         """The score of these parameters; None if a signal came."""
         own = local(program.replicated(params), axis_names(program.model), mesh)
-        translator = make_translator(program.model, own, greedy, mesh, banned=banned)
+        translator = translator_for(method)(program.model, own, greedy, mesh, banned=banned)
         read = FeatureReader(config.data, config.data.path) if config.model.features else None
         lines = LineTranslator(data.vocabulary, translator, read=read)
         hypotheses: list[str] = []

@@ -20,7 +20,7 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.model.interfaces import LossSums
 from transformer_jax.model.layers.dropout import NoiseSource, noise_of, position_bits, uniform
 from transformer_jax.model.outputs.cross_entropy import LossSettings
-from transformer_jax.model.outputs.passes import first_pass, with_losses
+from transformer_jax.model.outputs.passes import first_pass, sentences_of, with_losses
 from transformer_jax.text.batches import Batch, Packed
 from transformer_jax.text.vocabulary import EOS, UNK
 
@@ -58,14 +58,8 @@ def check_two_codes(codes: Mapping[str, int]) -> None:
 
 
 def to_other_language(batch: Batch) -> Packed:
-    """The sources of which translations are made: the targets, with the other language's code."""
+    """What the model translates: the targets, each after the code of the other language."""
     return coded(sum(CODES) - batch.src.ids[:, 0], batch.tgt)
-
-
-def sentences_of(ids_BL: Array, lengths_B: Array) -> Packed:
-    """One sentence of these lengths in each row."""
-    positions_BL = jnp.broadcast_to(jnp.arange(ids_BL.shape[1]), ids_BL.shape)
-    return Packed(ids_BL, (positions_BL < lengths_B[:, None]).astype(jnp.int32), positions_BL)
 
 
 def coded(code_B: Array, text: Packed) -> Packed:

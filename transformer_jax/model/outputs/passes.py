@@ -7,6 +7,7 @@ Dimension key
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.config.train import TrainConfig
@@ -32,7 +33,7 @@ class Objective(NamedTuple):
     watches: bool  # whether it reads the watched weights
     # train -> translations that the model draws of each source (Batch.drawn); 0: none.
     draws: Callable[[TrainConfig], int] = lambda train: 0
-    # batch -> the sources of which it draws.
+    # batch -> what the model translates for these draws.
     sources: Callable[[Batch], Packed] = lambda batch: batch.src
     greedy: bool = False  # whether it takes the likeliest subwords in place of drawing them
 
@@ -48,6 +49,12 @@ class Pass(NamedTuple):
 def decoder_input(batch: Batch) -> Packed:
     """The target shifted right."""
     return batch.tgt._replace(ids=shift_right(batch.tgt.ids, batch.tgt.positions, BOS))
+
+
+def sentences_of(ids_BL: Array, lengths_B: Array) -> Packed:
+    """One sentence of these lengths in each row."""
+    positions_BL = jnp.broadcast_to(jnp.arange(ids_BL.shape[1]), ids_BL.shape)
+    return Packed(ids_BL, (positions_BL < lengths_B[:, None]).astype(jnp.int32), positions_BL)
 
 
 def first_pass(model: Any, batch: Batch, rows_B: Array | None, settings: LossSettings) -> Pass:

@@ -17,8 +17,14 @@ from jax import Array
 
 from transformer_jax.model.interfaces import LossSums
 from transformer_jax.model.outputs.cross_entropy import LossSettings
-from transformer_jax.model.outputs.passes import Sums, decoder_input, first_pass, with_losses
-from transformer_jax.text.batches import Batch, Drawn, Packed
+from transformer_jax.model.outputs.passes import (
+    Sums,
+    decoder_input,
+    first_pass,
+    sentences_of,
+    with_losses,
+)
+from transformer_jax.text.batches import Batch, Drawn
 
 LONGEST_NGRAM = 4
 # (rewards, log probabilities, which translations exist: [B, S], sharpness) -> the cost of each row
@@ -176,12 +182,10 @@ def _weighted_log_probability(
 
     source = batch.src.map(for_each)
     ids = drawn.ids.reshape(-1, drawn.ids.shape[-1])
-    positions = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
-    real = positions < drawn.lengths.reshape(-1, 1)
-    target = Packed(ids, real.astype(jnp.int32), positions)
+    target = sentences_of(ids, drawn.lengths.reshape(-1))
     shifted = decoder_input(Batch(source, target))
     encoded = for_each(model.encode(batch.src))
     x, watched = model.decode(encoded, source, shifted)
     given = model.given(watched, encoded, source, shifted)
-    weights = jnp.where(real, -weight_BS.reshape(-1, 1), 0.0)
+    weights = jnp.where(target.segments != 0, -weight_BS.reshape(-1, 1), 0.0)
     return model.out().weighted_loss(x, given, (ids, weights), settings)
