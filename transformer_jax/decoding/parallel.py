@@ -46,7 +46,7 @@ class ParallelTranslator(Translator):
         results: list[list[Hypothesis]] = [[] for _ in sentences]
         write = {"mask_predict": self._filled, "ctc": self._named}[self.decode.method]
         lengths = np.fromiter(map(len, sentences), np.int64, len(sentences))
-        tokens = max(1, self.decode.tokens_per_batch // LANES)
+        tokens = max(1, self.decode.tokens_per_batch // LANES // self.decode.lengths)
         longest = min(self.decode.max_length, self.model.longest() or self.decode.max_length)
         progress = Progress(len(sentences))
         for bucket in translation_buckets(lengths, tokens, longest, batch_ways(self.mesh)):
