@@ -114,7 +114,7 @@ COLUMNS = [
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and what was measured of every row."""
-    found = of_jobs(folder / "evidence.json", jobs, agreement_of)
+    found = of_jobs(folder, jobs, agreement_of)
     return [
         Heading("Verdicts"),
         verdicts(RULES, found, ROWS, BASE),

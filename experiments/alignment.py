@@ -166,8 +166,8 @@ def can_be_manipulated(found: Found, losses: Sequence[float]) -> str:
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and what the attention of every row shows."""
-    found = of_jobs(folder / "evidence.json", jobs, alignment_of)
-    lines = read_results(folder / "results.csv")
+    found = of_jobs(folder, jobs, alignment_of)
+    lines = read_results(folder)
     losses = {row: [-gap for gap in differences(lines, row, BASE, "bleu")] for row in ROWS}
     verdicts = [
         ["the weights belong to the predicted word", place_of_the_weights(found)],

@@ -133,7 +133,7 @@ def verdicts_on(found: Found, kind: str) -> list[str]:
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and what was measured of each way to write."""
-    found = of_jobs(folder / "evidence.json", jobs, measured)
+    found = of_jobs(folder, jobs, measured)
     parts: list[Part] = [
         Heading("Verdicts"),
         Table(["model", *CLAIMS], [[kind, *verdicts_on(found, kind)] for kind in MODELS]),

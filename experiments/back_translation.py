@@ -89,7 +89,7 @@ def verdicts_on(lines: Sequence[Line], row: str) -> list[str]:
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, with the BLEU of each row."""
-    lines = read_results(folder / "results.csv")
+    lines = read_results(folder)
     judgments = [[row, *verdicts_on(lines, row)] for row in ROWS if row not in (FEW, ALL)]
     scores = [[row, text_of(of_row(lines, row, "bleu"), ".1f")] for row in ROWS]
     return [

@@ -106,7 +106,7 @@ def verdicts_on(found: Found, row: str) -> list[str]:
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and what was measured of all rows."""
-    found = of_jobs(folder / "evidence.json", jobs, searched)
+    found = of_jobs(folder, jobs, searched)
     columns = [
         Column(name, at(name), form)
         for name, form in ((BLEU, ".2f"), (BEAM, ".2f"), (CHRF, ".2f"), (LENGTH, ".3f"))

@@ -32,9 +32,10 @@ from experiments.evidence import Evidence, of_jobs, of_seeds
 from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN, judged, mean_text
 from experiments.short_demo import SHORT_DEMO
 from transformer_jax.reporting.page import Heading, Part, Table
+from transformer_jax.tables.collect import references
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
-from transformer_jax.tables.results import read_results, references
+from transformer_jax.tables.results import read_results
 from transformer_jax.tables.statistics import differences, of_row, text_of
 
 ENCODERS = ("transformer", "recurrent", "convolutional")
@@ -48,7 +49,7 @@ HIDDEN: dict[str, dict[str, int]] = {
 }
 AS_GOOD = functools.partial(judged, limit=-1.0, wanted=1, refuted=0.0)  # differences in BLEU
 TIMED = 500  # sentences
-BEAMS = ("1", "4")  # beam sizes, as names in evidence.json
+BEAMS = ("1", "4")  # beam sizes, as names in results.jsonl
 
 
 def name_of(encoder: str, decoder: str) -> str:
@@ -105,8 +106,8 @@ def slower(mine: Sequence[float], others: Sequence[float]) -> str:
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """BLEU, parameters, time and speeds of every pair of encoder and decoder, and the verdicts."""
-    lines = read_results(folder / "results.csv")
-    found = of_jobs(folder / "evidence.json", jobs, speeds)
+    lines = read_results(folder)
+    found = of_jobs(folder, jobs, speeds)
     rates = {
         row: {beam: [one[beam] for one in of_seeds(found, row).values()] for beam in BEAMS}
         for row in ROWS

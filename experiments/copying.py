@@ -122,7 +122,7 @@ def verdicts(found: Found) -> list[list[str]]:
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and what was measured with known and with invented names."""
-    found = of_jobs(folder / "evidence.json", jobs, names_of)
+    found = of_jobs(folder, jobs, names_of)
     return [
         Heading("Verdicts"),
         Table(["claim", "verdict"], verdicts(found)),

@@ -40,9 +40,9 @@ from experiments.judging import Column, Rule, at, means, verdicts
 from experiments.short_demo import SHORT_DEMO
 from experiments.translations import bleu, pairs_of_test, words_of
 from transformer_jax.reporting.page import Heading, Part
+from transformer_jax.tables.collect import hypotheses
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
-from transformer_jax.tables.results import hypotheses
 from transformer_jax.text.built_in_corpus import AlignedPair
 
 BASE, PENALTY = "no coverage", "coverage penalty in search"
@@ -115,9 +115,8 @@ def with_penalty(job: Job) -> Evidence:
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and what was counted for every row."""
-    path = folder / "evidence.json"
     searched = [job._replace(row=PENALTY) for job in jobs if job.row == BASE]  # the same runs
-    found = {**of_jobs(path, jobs, counts_of), **of_jobs(path, searched, with_penalty)}
+    found = {**of_jobs(folder, jobs, counts_of), **of_jobs(folder, searched, with_penalty)}
     return [
         Heading("Verdicts"),
         verdicts(RULES, found, (*ROWS, PENALTY), BASE),

@@ -98,7 +98,7 @@ def verdicts_on(found: Found, row: str) -> list[str]:
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and BLEU with each context."""
-    found = of_jobs(folder / "evidence.json", jobs, measured)
+    found = of_jobs(folder, jobs, measured)
     heads = {OWN: "as in training", RANDOM: "a random sentence", NONE: "none"}
     columns = [
         Column(head, lambda x, name=name: x.get(name), ".2f") for name, head in heads.items()

@@ -184,7 +184,7 @@ def verdicts_on(found: Found, row: str) -> list[str]:
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, what was measured of every row, and a picture with its attention."""
-    found = of_jobs(folder / "evidence.json", jobs, read_by)
+    found = of_jobs(folder, jobs, read_by)
     columns = [
         Column("words right, %", lambda x: 100 * x["words"], ".1f"),
         Column("whole pictures right, %", lambda x: 100 * x["pictures"], ".1f"),

@@ -118,7 +118,7 @@ def verdicts_on(found: Found, row: str) -> list[str]:
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and BLEU and speed of all rows."""
-    found = of_jobs(folder / "evidence.json", jobs, searched)
+    found = of_jobs(folder, jobs, searched)
     columns = [Column(BEAM, at(BEAM), ".1f"), Column(GREEDY, at(GREEDY), ".1f")]
     columns.append(Column(RATE, at(RATE), ".0f"))
     judgments = [[row, *verdicts_on(found, row)] for row in ROWS if row not in (LARGE, ALONE)]

@@ -242,7 +242,7 @@ def verdicts_on(found: Found, row: str) -> list[str]:
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and what was measured of every row."""
-    found = of_jobs(folder / "evidence.json", jobs, pronouns_of)
+    found = of_jobs(folder, jobs, pronouns_of)
     heads = {RIGHT: "right sentence before", WRONG: "of another gender", NONE: "none"}
     columns = [
         *(Column(head, lambda x, name=name: x.get(name), ".3f") for name, head in heads.items()),

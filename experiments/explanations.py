@@ -130,7 +130,7 @@ def verdicts_on(found: Found, way: str) -> list[str]:
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, error rates, and shares of the source."""
-    found = of_jobs(folder / "evidence.json", jobs, explained_by)
+    found = of_jobs(folder, jobs, explained_by)
     shares = [own[SHARE] for own in found.values()]
     less = judged((own[MADE_UP] - own[RIGHT] for own in shares), 0, -1)
     columns = [(row, word) for row in ROWS for word in (PREDICTED, READ)]

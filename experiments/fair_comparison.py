@@ -128,9 +128,7 @@ def verdict_of(lines: Sequence[Line], spread: Sequence[float] = ()) -> tuple[str
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """BLEU at every budget that was run, the verdicts, and curves over FLOPs and minutes."""
-    by_budget = {
-        times: read_results(folder.parent / f"budget_{times}" / "results.csv") for times in BUDGETS
-    }
+    by_budget = {times: read_results(folder.parent / f"budget_{times}") for times in BUDGETS}
     found = gaps_of(by_budget[3])
     spread = found[2] if found else []
     rows, verdicts = [], []

@@ -96,16 +96,16 @@ def losses(few: Sequence[Line], every: Sequence[Line], row: str) -> dict[int, fl
     return {seed: bleu[1][seed] - bleu[0][seed] for seed in bleu[0] if seed in bleu[1]}
 
 
-def same_runs(results: Path) -> list[Line]:
+def same_runs(folder: Path) -> list[Line]:
     """The lines of experiments.fair_comparison at budget 1 that are rows with all pairs."""
-    lines = [line for line in read_results(results) if line.row in SAME]
+    lines = [line for line in read_results(folder) if line.row in SAME]
     return [line._replace(row=SAME[line.row]) for line in lines]
 
 
 def findings(folder: Path) -> list[Part]:
     """BLEU with few and with all pairs, and the verdicts."""
-    few, every = (read_results(folder.parent / name / "results.csv") for name in (FEW, ALL))
-    every += same_runs(folder.parent.with_name("fair_comparison") / "budget_1" / "results.csv")
+    few, every = (read_results(folder.parent / name) for name in (FEW, ALL))
+    every += same_runs(folder.parent.with_name("fair_comparison") / "budget_1")
     rows = []
     for row in ROWS:
         cells = [text_of(of_row(lines, row, "bleu"), ".1f") for lines in (few, every)]

@@ -351,9 +351,9 @@ def _cells(scores: Sequence[Evidence]) -> list[str]:
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and the error rates beside published ones."""
-    found = of_jobs(folder / "evidence.json", jobs, run_scores)
+    found = of_jobs(folder, jobs, run_scores)
     asked = {name: ([], lambda part=part: aligner_scores(*part)) for name, part in PARTS.items()}
-    others = answers(folder / "evidence.json", {DIAGONAL: ([], diagonal_scores), **asked})
+    others = answers(folder, {DIAGONAL: ([], diagonal_scores), **asked})
     rows, layers = [], []
     for row, name in itertools.product(ROWS, (PREDICTED, READ)):
         own = [one[name] for one in of_seeds(found, row).values()]

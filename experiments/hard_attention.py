@@ -86,8 +86,8 @@ def verdicts(found: Found, losses: Sequence[float], row: str) -> list[str]:
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and what was measured of every row."""
-    found = of_jobs(folder / "evidence.json", jobs, measured)
-    lines = read_results(folder / "results.csv")
+    found = of_jobs(folder, jobs, measured)
+    lines = read_results(folder)
     rows = []
     for row in [row for row in ROWS if row != BASE]:
         losses = [-gap for gap in differences(lines, row, BASE, "bleu")]

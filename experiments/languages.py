@@ -178,7 +178,7 @@ def bleu_of(found: Found, row: str, direction: str) -> str:
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and what was measured of every row."""
-    found = of_jobs(folder / "evidence.json", jobs, of_directions)
+    found = of_jobs(folder, jobs, of_directions)
     rows, directions = (FOUR, COMMON, SPLIT, LONG), (*TRAINED, *ZERO)
     columns = [
         *(Column(f"pivot, {d}", at("pivot", d), ".1f") for d in ZERO),

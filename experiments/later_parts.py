@@ -85,7 +85,7 @@ def verdict_of(lines: Sequence[Line], row: str) -> tuple[str, str]:
 
 def verdicts(folder: Path, what: str, names: Iterable[str]) -> list[Part]:
     """The BLEU of each row, and the verdicts; `what` a row is: a part."""
-    lines = read_results(folder / "results.csv")
+    lines = read_results(folder)
     rows = []
     for name in names:
         verdict = ("", "") if name == BASE else verdict_of(lines, name)

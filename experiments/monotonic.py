@@ -40,9 +40,9 @@ from experiments.judging import Column, Rule, Value, at, means
 from experiments.short_demo import SHORT_DEMO
 from experiments.translations import pairs_of_test, scores
 from transformer_jax.reporting.page import Heading, Part, Table
+from transformer_jax.tables.collect import hypotheses
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
-from transformer_jax.tables.results import hypotheses
 from transformer_jax.text.built_in_corpus import AlignedPair
 
 BASE, MONOTONIC = "softmax", "monotonic"
@@ -107,7 +107,7 @@ def verdicts_on(found: Found, row: str) -> list[str]:
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and what was measured of every group of sentences."""
-    found = of_jobs(folder / "evidence.json", jobs, by_order)
+    found = of_jobs(folder, jobs, by_order)
     rows = [[row, *verdicts_on(found, row)] for row in ROWS if row != BASE]
     return [
         Heading("Verdicts"),

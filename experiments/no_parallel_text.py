@@ -220,7 +220,7 @@ def verdicts_on(found: Found, row: str) -> list[str]:
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and BLEU and copies of all rows."""
-    found = of_jobs(folder / "evidence.json", jobs, measured)
+    found = of_jobs(folder, jobs, measured)
     columns = [Column(name, at("run", name), ".1f") for name in (FRENCH, ENGLISH)]
     copies = f"{COPIED} {FRENCH}"
     columns.append(Column(copies, at("run", copies), ".1f"))

@@ -90,7 +90,7 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and what was measured of each row."""
     if folder.name.startswith("rate_"):
         return []
-    found = of_jobs(folder / "evidence.json", jobs, measured)
+    found = of_jobs(folder, jobs, measured)
     return [
         Heading("Verdicts"),
         Table(["row", *CLAIMS], [[row, *verdicts_on(found, row)] for row in ROWS]),

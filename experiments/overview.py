@@ -24,7 +24,7 @@ from transformer_jax.errors import DataError
 from transformer_jax.files import make_folder
 from transformer_jax.reporting.page import Code, Heading, Part, Picture, Table, Text, write_report
 from transformer_jax.reporting.plots import BLUE, VERMILION, new_figure, save_figure
-from transformer_jax.tables.results import read_results
+from transformer_jax.tables.results import FILE, read_results
 from transformer_jax.tables.statistics import differences
 from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
 
@@ -155,10 +155,9 @@ def bars_of(results: Path, group: Sequence[Compared]) -> list[Bar]:
     """The bars of a group, the largest gain first. Raises DataError if a row has no two seeds."""
     found = list[Bar]()
     for one in group:
-        file = results / one.folder / "results.csv"
-        if not file.is_file():
+        if not (lines := read_results(results / one.folder)):
+            file = results / one.folder / FILE
             raise DataError(f"{file} is not there: --results={results} names recorded results.")
-        lines = read_results(file)
         for row, label in one.rows.items():
             gaps = differences(lines, row, one.base, "bleu")
             if len(gaps) < 2:

@@ -217,7 +217,7 @@ def _kept(found: Evidence) -> float:
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and the BLEU of all rows in each way."""
-    found = of_jobs(folder / "evidence.json", jobs, bleu_of)
+    found = of_jobs(folder, jobs, bleu_of)
     columns = [Column(way, lambda x, way=way: x.get(way), ".1f") for way in WAYS]
     return [
         Heading("Verdicts"),

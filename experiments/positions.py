@@ -86,9 +86,9 @@ def against_sinusoids(lengths: Lengths, row: str, which: int) -> str:
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """BLEU, within and beyond the lengths of training where they are limited, and the verdicts."""
     if folder.name == "multi30k":
-        return of_all_lengths(read_results(folder / "results.csv"))
+        return of_all_lengths(read_results(folder))
     asked = {job.label: ([job], bleu_by_length) for job in jobs}
-    lengths = by_row(answers(folder / "evidence.json", asked))
+    lengths = by_row(answers(folder, asked))
     rows = []
     for name in ROWS:
         cells = [_mean(lengths, name, which) for which in (WITHIN, BEYOND)]

@@ -203,9 +203,9 @@ def verdicts_further(found: Found) -> list[list[str]]:
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and BLEU by what goes."""
-    found = of_jobs(folder / "evidence.json", jobs, measured)
+    found = of_jobs(folder, jobs, measured)
     names = [WHOLE, *(f"{way}, {share}" for way in (LEAST, RANDOM, MOST) for share in GONE)]
-    further = of_jobs(folder / "further.json", jobs, trained_further)
+    further = of_jobs(folder, jobs, trained_further, ", trained further")
     retrained = [WHOLE, *(f"{way}, {share}" for way in (LEAST, RANDOM) for share in RETRAINED)]
     return [
         Heading("Verdicts"),

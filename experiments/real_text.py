@@ -43,7 +43,6 @@ from transformer_jax.config.presets import MODERN_RATE, TUNED_WIDTH, gated_width
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
-from transformer_jax.tables.records import read_records
 from transformer_jax.tables.results import read_results
 from transformer_jax.tables.statistics import summarize, text_of
 
@@ -162,15 +161,14 @@ def rate_scale(rate: float) -> Scale:
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The scores of each test set, which the table joins."""
-    kept, lines = read_records(folder), read_results(folder / "results.csv")
-    records = [kept[line[:2]] for line in lines if line[:2] in kept]
-    sets = list(dict.fromkeys(name for record in records for name in record.sets))
+    lines = read_results(folder)
+    sets = list(dict.fromkeys(name for line in lines for name in line.sets))
     if not sets:
         return []
     columns = {"BLEU": "bleu", "paper BLEU": "paper_bleu", "chrF2": "chrf"}
     rows = []
     for row in dict.fromkeys(job.row for job in jobs):
-        of_row = [record.sets for record in records if record.row == row]
+        of_row = [line.sets for line in lines if line.row == row]
         for name in sets if of_row else []:
             values = [
                 [one[name][key] for one in of_row if one.get(name, {}).get(key) is not None]

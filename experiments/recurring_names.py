@@ -238,7 +238,7 @@ def verdicts(found: Found) -> list[str]:
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and what names cost each row."""
-    found = of_jobs(folder / "evidence.json", jobs, names_of)
+    found = of_jobs(folder, jobs, names_of)
     rows = {(row, seed): own for row, seeds in by_row(found).items() for seed, own in seeds.items()}
     columns = [
         Column("first mention, nats", lambda x: x["first"], ".2f"),

@@ -5,11 +5,11 @@
 The page's text is written by hand; its tables are not. A table is between two comments, of
 which the first says where it comes from:
 
-    <!-- results: table2_bleu/small bleu minutes -->    metrics of results.csv, a line for each row
+    <!-- results: table2_bleu/small bleu minutes -->    metrics of its runs, a line for each row
     <!-- verdicts: positions/small -->                  the table of verdicts in table.md
     <!-- end -->
 
-docs/results/NAME/SCALE/table.md is written from results.csv and evidence.json by the experiment.
+docs/results/NAME/SCALE/table.md is written from results.jsonl by the experiment.
 """
 
 import importlib
@@ -60,9 +60,9 @@ def _block(found: re.Match[str], results: Path) -> str:
 
 def _metrics(folder: Path, metrics: list[str]) -> str:
     """A line for each row that was run, with the mean and the deviation of each metric."""
-    lines = read_results(folder / "results.csv")
+    lines = read_results(folder)
     if not lines:
-        raise DataError(f"{folder}/results.csv has no results.")
+        raise DataError(f"{folder}/results.jsonl has no results.")
     name, scale = folder.parts[-2:]
     experiment: Experiment = importlib.import_module(f"experiments.{name}").EXPERIMENT
     label = experiment.scales[scale].label

@@ -102,7 +102,7 @@ def verdict_of(lines: Sequence[Line], score: str) -> tuple[str, str]:
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdict on each score, and its BLEU with narrow and wide keys."""
-    lines = read_results(folder / "results.csv")
+    lines = read_results(folder)
     rows = []
     for score in SCORES:
         names = [name_of(score, d_k) for d_k in (NARROW, WIDE)]

@@ -162,7 +162,7 @@ def verdicts_on(found: Found, row: str) -> list[str]:
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and what was measured of every row."""
-    found = of_jobs(folder / "evidence.json", jobs, by_way)
+    found = of_jobs(folder, jobs, by_way)
     two = [row for row in ROWS if row not in (GERMAN, FRENCH)]
     alone = {(job.row, job.seed): job for job in jobs}
     seeds = sorted({seed for row, seed in alone if (FRENCH, seed) in alone and row == GERMAN})
@@ -170,7 +170,7 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
         f"{TOGETHER}, seed {seed}": ([alone[GERMAN, seed], alone[FRENCH, seed]], together)
         for seed in seeds
     }
-    kept = answers(folder / "evidence.json", asked)
+    kept = answers(folder, asked)
     found = {
         **found,
         **{(TOGETHER, x): kept[name] for x, name in zip(seeds, asked, strict=True) if name in kept},

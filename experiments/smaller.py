@@ -118,7 +118,7 @@ def verdicts_on(found: Found, row: str, way: str) -> list[str]:
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and BLEU, size and speed of everything."""
-    found = of_jobs(folder / "evidence.json", jobs, measured)
+    found = of_jobs(folder, jobs, measured)
     names = [(row, way) for row in ROWS for way in WAYS]
     judgments = [
         [f"{row}: {way}", *verdicts_on(found, row, way)]

@@ -232,7 +232,7 @@ def _mean(found: Evidence) -> float:
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and what was measured of every row."""
-    found = of_jobs(folder / "evidence.json", jobs, speech_of)
+    found = of_jobs(folder, jobs, speech_of)
     rows = dict.fromkeys(job.row for job in jobs)
     columns = [
         Column("word errors, known speakers, %", lambda x: 100 * x["test"], ".1f"),

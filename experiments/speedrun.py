@@ -48,9 +48,9 @@ from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.files import read_json, write_atomically
 from transformer_jax.reporting.page import markdown_table
 from transformer_jax.reporting.provenance import processor, revision
+from transformer_jax.tables.collect import counts
 from transformer_jax.tables.digests import digest_of
 from transformer_jax.tables.preview import CPU_RATE
-from transformer_jax.tables.results import counts
 from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
 
 log = logging.getLogger("experiments.speedrun")

@@ -16,7 +16,7 @@ row, the big one too, gets the same 800 updates with the same batches. The base 
 eight minutes on two cores and reaches 23 BLEU on test2016. Such short training favors models that
 learn fast: compare rows with the base row, not with the paper's figures. The table and plots label
 rows with the sizes that were used, beside the paper's figures for the full sizes; `--rows`,
-`--list` and results.csv name rows by the full sizes.
+`--list` and results.jsonl name rows by the full sizes.
 
 The scale "converged" asks whether the paper's order of rows appears once models are trained well.
 It has the sizes of the small scale, in pre-norm, for 3,000 updates with a linear schedule from a

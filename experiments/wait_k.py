@@ -158,8 +158,8 @@ def verdicts_of(found: Found, losses: Sequence[float]) -> list[list[str]]:
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and for each k BLEU, lagging and exact matches by need."""
     waiting = [job for job in jobs if job.row in (ALL_K, THREE)]
-    found = of_jobs(folder / "evidence.json", waiting, by_k)
-    lines = read_results(folder / "results.csv")
+    found = of_jobs(folder, waiting, by_k)
+    lines = read_results(folder)
     losses = [-gap for gap in differences(lines, ONE_WAY, BASE, "bleu")]
     rows = []
     for row in (ALL_K, THREE):

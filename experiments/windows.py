@@ -52,7 +52,7 @@ LONGEST = 256  # subwords of a sentence
 NEEDS_REACH = functools.partial(judged, limit=0.0, wanted=1, refuted=2.0)
 LENGTHS = (256, 512, 1_024, 2_048, 4_096)  # of the source
 MEASURED = 9  # the window whose step is measured
-COST = "cost of a step"  # its name in evidence.json
+COST = "cost of a step"  # its name in results.jsonl
 COST_HEAD = ["source", "ms of processor time, whole sentence", f"window {MEASURED}"]
 COST_HEAD += ["MiB, whole sentence", f"window {MEASURED}"]
 SHOWN = {"0": (0,), "1 or 2": (1, 2), "3 or 4": (3, 4)}  # jumps, in the table
@@ -195,11 +195,10 @@ def _cost(length: int, window: int | None) -> Evidence:
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """Accuracy by jump, the verdicts, and the cost of a step."""
-    path = folder / "evidence.json"
-    cost = answers(path, {COST: ([], cost_of_step)})[COST]
-    found = of_jobs(path, jobs, accuracy_by_jump)
+    cost = answers(folder, {COST: ([], cost_of_step)})[COST]
+    found = of_jobs(folder, jobs, accuracy_by_jump)
     counted = {key: one["words and right ones"] for key, one in found.items()}
-    lines = read_results(folder / "results.csv")
+    lines = read_results(folder)
     rows, verdicts = [], []
     for layers in LAYERS:
         for window in WINDOWS:

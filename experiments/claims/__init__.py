@@ -5,7 +5,7 @@
 Verdicts come from three sources: measurements that need no training; runs of this experiment, most
 of them on the built-in corpus, whose word order and alignments are known exactly; and recorded rows
 of tables 2 and 3 at their small scale, of table 2 at its longer scale and of experiments.positions
-(run those first, or their claims are shown as not run). The file evidence.json keeps measurements
+(run those first, or their claims are shown as not run). The file results.jsonl keeps measurements
 and probes of trained runs: remove an entry to make it again.
 
 How to read it: a difference of BLEU counts if both the paired bootstrap (not used for averaging and
@@ -38,9 +38,7 @@ from experiments.evidence import answers, gather
 from experiments.table2_bleu import LAST
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.experiment import Experiment, Job, Scale
-from transformer_jax.tables.report import Output
 from transformer_jax.tables.results import read_results
-from transformer_jax.tables.statistics import read_p_values
 
 CLAIMS = (  # in reading order; a file each
     headline,
@@ -73,12 +71,12 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts as one table, and the evidence for each."""
     known = Known(
         folder,
-        read_results(folder / "results.csv"),
-        gather(folder / "evidence.json", PROBES, jobs),
+        read_results(folder),
+        gather(folder, PROBES, jobs),
         table_2=recorded("table2_bleu", "Transformer"),
         longer=recorded("table2_bleu", "Transformer", "longer"),
         table_3=recorded("table3_ablations", "base"),
-        positions=answers(RECORDED / "positions" / "small" / "evidence.json", {}),
+        positions=answers(RECORDED / "positions" / "small", {}),
     )
     found = [finding for claim in CLAIMS for finding in claim.findings(known)]
     head = ["claim", "in the paper", "verdict", "because"]
@@ -91,8 +89,7 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
 
 def recorded(name: str, base: str, scale: str = "small") -> Recorded:
     """A table's finished runs."""
-    output = Output(RECORDED / name / scale)
-    return Recorded(read_results(output.results), read_p_values(output.significance), base)
+    return Recorded(read_results(RECORDED / name / scale), base)
 
 
 EXPERIMENT = Experiment(

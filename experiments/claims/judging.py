@@ -10,7 +10,7 @@ from experiments.judging import FAILS, NOT_RUN, OPEN, judge, of_two
 from experiments.short_demo import SHORT_DEMO
 from transformer_jax.reporting.page import Part
 from transformer_jax.tables.results import Line
-from transformer_jax.tables.statistics import METRICS, P_LARGEST, PValues, by_seed, differences
+from transformer_jax.tables.statistics import METRICS, P_LARGEST, by_seed, differences
 
 REFERENCE = "reference"  # the row that other rows on the built-in corpus are compared with
 GRAMMAR = SHORT_DEMO.overrides  # its training; other rows differ from it in the keys they name
@@ -45,7 +45,6 @@ class Recorded(NamedTuple):
     """A table's finished runs; other rows are compared with its base row."""
 
     lines: Sequence[Line]
-    p_values: PValues  # of BLEU against the base row's, seed by seed
     base: str
 
     def differences(self, row: str, metric: str) -> list[float]:
@@ -58,7 +57,7 @@ class Recorded(NamedTuple):
 
     def judge(self, row: str, metric: str, wanted: int, spread: Sequence[float]) -> str:
         """As `judging.judge`, for a row against the base; BLEU must pass the bootstrap too."""
-        p = [tests.bleu for (name, _), tests in self.p_values.items() if name == row]
+        p = [line.p["bleu"] for line in self.lines if line.row == row and "bleu" in line.p]
         if metric == "bleu" and not (p and statistics.median(p) < P_LARGEST):
             return OPEN
         return judge(self.differences(row, metric), wanted, spread)

@@ -16,8 +16,8 @@ from experiments.evidence import Evidence
 from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN
 from experiments.translations import bleu
 from transformer_jax.reporting.page import Table
+from transformer_jax.tables.collect import hypotheses, references
 from transformer_jax.tables.experiment import Job
-from transformer_jax.tables.results import hypotheses, references
 
 SINUSOIDS = Claim("Sinusoids extrapolate to longer sentences than training had", "section 3.5")
 LEARNED = Claim("Learned positions do not", "section 3.5")

@@ -10,8 +10,8 @@ from experiments.claims.judging import GRAMMAR, REFERENCE, Claim, Finding, Known
 from experiments.evidence import Evidence, Probe
 from experiments.judging import FAILS, HOLDS
 from transformer_jax.reporting.page import Table
+from transformer_jax.tables.collect import hypotheses, references
 from transformer_jax.tables.experiment import Job
-from transformer_jax.tables.results import hypotheses, references
 
 CLAIM = Claim("Without positions, word order is lost", "section 3.5")
 NO_POSITIONS = "no positions"

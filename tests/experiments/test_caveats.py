@@ -43,7 +43,7 @@ def test_a_transformer_is_hard_on_few_pairs_if_it_loses_more(tmp_path):
         lines = lines_of(base, [own + seed for seed in (1, 2, 3)], first=1)
         lines += lines_of(RECURRENT, [other + seed**2 / 9 for seed in (1, 2, 3)], first=1)
         (tmp_path / name).mkdir()
-        write_results(tmp_path / name / "results.csv", lines)
+        write_results(tmp_path / name, lines)
     _, verdicts, _, table = few_pairs.findings(tmp_path / FEW)
     assert verdicts.rows[0][1:] == [HOLDS, "+15.0"]
     assert table.rows[0][1:] == ["12.0 ± 1.0", "32.0 ± 1.0", "+20.0"]
@@ -56,8 +56,8 @@ def test_runs_of_the_fair_comparison_are_read_not_run_again(tmp_path):
     here = {digest_of(config): row for row, config in configs_of(every, ALL, seed=1).items()}
     shared = {row: here.get(digest_of(config)) for row, config in there.items()}
     assert {one: other for one, other in shared.items() if other} == few_pairs.SAME
-    results = tmp_path / "fair_comparison" / "budget_1" / "results.csv"
-    results.parent.mkdir(parents=True)
+    results = tmp_path / "fair_comparison" / "budget_1"
+    results.mkdir(parents=True)
     write_results(results, [line(row, 1, 20.0) for row in fair_comparison.ROWS])
     *_, table = few_pairs.findings(tmp_path / "few_pairs" / FEW)
     assert [row[2] for row in table.rows if row[0] in few_pairs.SAME.values()] == ["20.0"] * 3

@@ -32,11 +32,12 @@ from experiments.claims.smoothing import NO_SMOOTHING, UNSMOOTHED
 from experiments.claims.word_order import NO_POSITIONS
 from experiments.evidence import Probe, gather
 from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN, of_two
-from tests.tables.test_statistics import line, lines_of
+from tests.tables.test_statistics import line, lines_of, with_p
 from tests.tiny_runs import command, train
 from transformer_jax.tables.digests import digest_of
 from transformer_jax.tables.experiment import Job, Scale, make_jobs
-from transformer_jax.tables.statistics import Paired, exceeds_seeds
+from transformer_jax.tables.results import FILE, Answer, write_answers
+from transformer_jax.tables.statistics import exceeds_seeds
 
 
 def angles(position, d_model):
@@ -87,14 +88,15 @@ BASES = lines_of("base", (20.0, 20.4, 20.2))
 OTHERS = [line(f"(A) {n} heads", 0, 19.0 + n / 10) for n in (4, 8, 16)]
 
 
-def table_3(*lines, p_values=None):
-    """Table 3 with its base row and these lines."""
-    return Recorded([*BASES, *lines], p_values or {}, "base")
+def table_3(*lines, p=None):
+    """Table 3 with its base row and these lines, with these p-values of BLEU."""
+    of_bleu = {key: {"bleu": value} for key, value in (p or {}).items()}
+    return Recorded(with_p([*BASES, *lines], of_bleu), "base")
 
 
 def findings(claim, **results):
     """What a claim's module finds if these results are known and all others are missing."""
-    table_2, none = Recorded((), {}, "Transformer"), Recorded((), {}, "base")
+    table_2, none = Recorded((), "Transformer"), Recorded((), "base")
     nothing = Known(Path("none"), (), {}, table_2, table_2, none, {})
     return claim.findings(nothing._replace(**results))
 
@@ -118,18 +120,18 @@ def test_a_mean_over_seeds_counts_by_student_s_t():
     ("p_values", "certain"),
     [
         ({}, False),
-        ({("other", 0): Paired(0.001)}, False),
-        ({("a", 0): Paired(0.04)}, True),
+        ({("other", 0): 0.001}, False),
+        ({("a", 0): 0.04}, True),
         # Their means are 0.31 and 0.044.
-        ({("a", n): Paired(p) for n, p in enumerate((0.001, 0.04, 0.9))}, True),
-        ({("a", n): Paired(p) for n, p in enumerate((0.001, 0.06, 0.07))}, False),
+        ({("a", n): p for n, p in enumerate((0.001, 0.04, 0.9))}, True),
+        ({("a", n): p for n, p in enumerate((0.001, 0.06, 0.07))}, False),
     ],
     ids=["missing", "of another row", "one", "median below", "median above"],
 )
 def test_a_difference_in_bleu_counts_by_the_median_of_its_p_values(p_values, certain):
     lines = [line("a", one.seed, one.bleu + 5, 1.0) for one in BASES]
     lines += [line("other", one.seed, one.bleu + 5) for one in BASES]
-    recorded = table_3(*lines, p_values=p_values)
+    recorded = table_3(*lines, p=p_values)
 
     def judged(metric):
         return recorded.judge("a", metric, 1, recorded.spread(metric))
@@ -150,13 +152,13 @@ def test_a_difference_in_bleu_counts_by_the_median_of_its_p_values(p_values, cer
     ids=["far below", "far above", "by chance", "within the seeds", "above within the seeds"],
 )
 def test_one_head_is_judged_by_chance_and_by_seeds(bleu, p, wanted):
-    known = table_3(*OTHERS, line(ONE_HEAD, 0, bleu), p_values={(ONE_HEAD, 0): Paired(p)})
+    known = table_3(*OTHERS, line(ONE_HEAD, 0, bleu), p={(ONE_HEAD, 0): p})
     assert verdicts(one_head, table_3=known) == [wanted]
 
 
 def test_one_head_above_the_base_row_but_not_the_best_decides_nothing():
     lines = [*OTHERS, line("(A) 32 heads", 0, 30.0), line(ONE_HEAD, 0, 25.0)]
-    known = table_3(*lines, p_values={(ONE_HEAD, 0): Paired(0.001)})
+    known = table_3(*lines, p={(ONE_HEAD, 0): 0.001})
     assert verdicts(one_head, table_3=known) == [OPEN]
     assert verdicts(one_head, table_3=table_3()) == [NOT_RUN]
 
@@ -164,15 +166,15 @@ def test_one_head_above_the_base_row_but_not_the_best_decides_nothing():
 def test_smoothing_is_judged_in_two_ways():
     lines = [line("base", seed, 20.0 + seed / 10, 5.0 + seed / 10) for seed in range(3)]
     lines += [line(NO_SMOOTHING, seed, 19.0, 4.0) for seed in range(3)]
-    p_values = {(NO_SMOOTHING, seed): Paired(0.01) for seed in range(3)}
-    assert verdicts(smoothing, table_3=Recorded(lines, p_values, "base")) == [HOLDS, HOLDS]
+    lines = [one._replace(p={"bleu": 0.01}) for one in lines]
+    assert verdicts(smoothing, table_3=Recorded(lines, "base")) == [HOLDS, HOLDS]
     lines = [one._replace(bleu=40 - one.bleu, perplexity=9 - one.perplexity) for one in lines]
-    assert verdicts(smoothing, table_3=Recorded(lines, p_values, "base")) == [FAILS, FAILS]
+    assert verdicts(smoothing, table_3=Recorded(lines, "base")) == [FAILS, FAILS]
 
 
 def test_averaging_is_judged_seed_by_seed():
     means = lines_of("Transformer", (21.0, 21.5, 21.3))
-    whole, one = (Recorded(lines, {}, "Transformer") for lines in (means, means[:1]))
+    whole, one = (Recorded(lines, "Transformer") for lines in (means, means[:1]))
     [finding] = findings(averaging, table_3=table_3(), table_2=whole)
     assert finding.verdict == HOLDS and "+1.00, +1.10, +1.10 BLEU" in finding.because
     assert verdicts(averaging, table_3=table_3(), table_2=one) == [OPEN]
@@ -301,9 +303,9 @@ def test_the_headline_is_judged_at_equal_cost(bleu, p, seconds, wanted):
     rows = "recurrent, equal FLOPs", "recurrent, equal time"
     lines = [line("Transformer", 0, 20.0)]
     lines += [line(row, 0, bleu, train_seconds=seconds) for row in rows]
+    lines = [one._replace(p={"bleu": p}) for one in lines]
     longer = [one._replace(bleu=40 - one.bleu) for one in lines]
-    p_values = {(row, 0): Paired(p) for row in rows}
-    table_2, three_times = (Recorded(own, p_values, "Transformer") for own in (lines, longer))
+    table_2, three_times = (Recorded(own, "Transformer") for own in (lines, longer))
     found = verdicts(headline, table_2=table_2, longer=three_times, table_3=table_3())
     at_flops, at_time = wanted
     assert found == [at_flops, {HOLDS: FAILS, FAILS: HOLDS, OPEN: OPEN}[at_flops], at_time]
@@ -381,21 +383,20 @@ def test_the_page_shows_which_claims_were_not_run(tmp_path, monkeypatch):
     assert len(verdicts) == 18
     assert [row[2] for row in verdicts].count(NOT_RUN) == 15
     assert (tmp_path / "scaling.png").exists()
-    before = (tmp_path / "evidence.json").read_text()
+    before = (tmp_path / FILE).read_text()
     monkeypatch.setattr("experiments.claims.saturation._ideal", None)  # what is known is not asked
-    gather(tmp_path / "evidence.json", few, jobs)
-    assert (tmp_path / "evidence.json").read_text() == before
+    gather(tmp_path, few, jobs)
+    assert (tmp_path / FILE).read_text() == before
 
 
 def test_evidence_of_other_runs_is_removed(tmp_path):
     probes = [Probe("order", word_order.word_order, ("a",))]
     scale = Scale(write_empty(tmp_path))
     job = Job("claims", "a", 0, scale, {"data.source": "grammar", "seed": 0}, tmp_path / "gone")
-    kept = {"order": {"configs": [digest_of(job.config())], "found": {"same": 1.0}}}
-    (tmp_path / "evidence.json").write_text(json.dumps(kept))
-    assert gather(tmp_path / "evidence.json", probes, [job]) == {"order": {"same": 1.0}}
+    write_answers(tmp_path, [Answer("order", [digest_of(job.config())], {"same": 1.0})])
+    assert gather(tmp_path, probes, [job]) == {"order": {"same": 1.0}}
     other = job._replace(overrides={**job.overrides, "model.num_layers": 5})
-    assert gather(tmp_path / "evidence.json", probes, [other]) == {}
+    assert gather(tmp_path, probes, [other]) == {}
 
 
 @pytest.mark.slow("compiles models")

@@ -110,7 +110,7 @@ def test_contenders_have_as_many_parameters_and_training_flops(
     table, base, rows, parameters, flops
 ):
     """By the recorded results, whose configs are those of the rows (tables/test_digests.py)."""
-    recorded = {line.row: line for line in read_results(RECORDED / table / "results.csv")}
+    recorded = {line.row: line for line in read_results(RECORDED / table)}
     size, cost = recorded[base].parameters, recorded[base].training_flops
     for row in rows:
         assert recorded[row].parameters == pytest.approx(size, rel=parameters), row
@@ -141,7 +141,7 @@ def test_a_row_has_the_rate_with_the_lowest_recorded_perplexity(experiment, scal
     trials = [name for name in experiment.scales if "rate_" in name]
     perplexity: dict[str, dict[float, float]] = {}
     for trial in trials:
-        for line in read_results(RECORDED / experiment.name / trial / "results.csv"):
+        for line in read_results(RECORDED / experiment.name / trial):
             perplexity.setdefault(line.row, {})[float(trial.rpartition("_")[2])] = line.perplexity
     whole = {row: own for row, own in perplexity.items() if len(own) == len(trials)}
     assert len(whole) > 1

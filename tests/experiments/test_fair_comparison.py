@@ -48,7 +48,7 @@ def test_the_findings_read_every_budget(tmp_path):
     for times, values, better in ((1, (33, 34, 35.1), 4), (3, (36, 37.1), -4)):
         lines = lines_of(pre=values, recurrent=[round(one) - better for one in values])
         (tmp_path / f"budget_{times}").mkdir()
-        write_results(tmp_path / f"budget_{times}" / "results.csv", lines)
+        write_results(tmp_path / f"budget_{times}", lines)
     parts = fair_comparison.findings(tmp_path / "budget_1", [])
     assert [row[1] for row in parts[1].rows] == [HOLDS, FAILS, NOT_RUN]
     assert (tmp_path / "budget_1" / "budgets.png").stat().st_size > 5_000

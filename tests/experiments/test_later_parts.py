@@ -10,7 +10,7 @@ def test_a_part_or_a_setting_is_judged_beside_the_base_seed_by_seed(tmp_path):
     lines = lines_of(BASE, [20.0, 21.0, 22.0]) + lines_of("dropout 0.3", [22.0, 23.1, 24.2])
     lines += lines_of("R-Drop 5", [18.0, 19.1, 20.2]) + lines_of("BPE-dropout 0.1", [19.0])
     lines += lines_of("weight decay 0.01", [20.0, 25.0, 18.0])
-    write_results(tmp_path / "results.csv", lines)
+    write_results(tmp_path, lines)
     _, table = small_corpus.EXPERIMENT.findings(tmp_path, [])
     found = {row[0]: row[1:] for row in table.rows}
     assert found[BASE] == ["21.0 ± 1.0", "", ""]

@@ -1,6 +1,6 @@
 """The figure of all parts: each bar is the difference of the recorded rows, seed by seed."""
 
-import csv
+import json
 import statistics
 
 import pytest
@@ -12,10 +12,8 @@ from transformer_jax.reporting.page import Code, markdown_page
 
 def recorded(folder: str, row: str) -> dict[str, float]:
     """The BLEU of each seed, read without the experiment's functions."""
-    with (RESULTS / folder / "results.csv").open(encoding="utf-8") as file:
-        return {
-            one["seed"]: float(one["bleu"]) for one in csv.DictReader(file) if one["row"] == row
-        }
+    lines = (RESULTS / folder / "results.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
+    return {one["seed"]: one["bleu"] for one in map(json.loads, lines) if one.get("row") == row}
 
 
 def test_bars_are_differences_of_seeds():
@@ -41,7 +39,7 @@ def test_a_row_that_lacks_seeds_is_an_error():
 
 
 def test_a_folder_without_results_is_named(tmp_path):
-    with pytest.raises(DataError, match="results.csv is not there: --results="):
+    with pytest.raises(DataError, match="results.jsonl is not there: --results="):
         bars_of(tmp_path, GROUPS["captions, models of 2 M parameters"])
 
 

@@ -12,9 +12,7 @@ from transformer_jax.config.presets import rate_at
 from transformer_jax.errors import ConfigError
 from transformer_jax.reporting.page import Table
 from transformer_jax.tables.experiment import make_jobs
-from transformer_jax.tables.records import write_record
-from transformer_jax.tables.report import Output
-from transformer_jax.tables.results import Record, write_results
+from transformer_jax.tables.results import write_results
 from transformer_jax.training.cost import parameter_count
 
 
@@ -58,11 +56,11 @@ def test_rates_fall_with_the_root_of_the_width():
 
 
 def test_each_test_set_has_its_scores(tmp_path):
-    output = Output(tmp_path)
+    lines = []
     for seed, bleu in ((0, 20.0), (1, 22.0)):
         sets = {name: {"bleu": bleu, "paper_bleu": None, "chrf": 50.0} for name in ("a", "../b/c")}
-        write_record(tmp_path, Record(BASE, seed, [], [], sets))
-    write_results(output.results, [line(BASE, seed, 20.0) for seed in (0, 1)])
+        lines.append(line(BASE, seed, 20.0, sets=sets))
+    write_results(tmp_path, lines)
     _, table = findings(tmp_path, make_jobs(EXPERIMENT, "en-it", tmp_path))
     assert isinstance(table, Table)
     assert table.rows == [

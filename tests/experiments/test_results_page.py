@@ -21,7 +21,7 @@ def test_the_page_is_up_to_date():
 
 
 def test_every_recorded_small_table_is_on_the_page():
-    tables = (ROOT / "docs/results").glob("*/small/results.csv")
+    tables = (ROOT / "docs/results").glob("*/small/results.jsonl")
     recorded = {"/".join(path.parts[-3:-1]) for path in tables}
     assert recorded <= {folder for _, folder, _ in BLOCK.findall((ROOT / PAGE).read_text())}
 
@@ -42,10 +42,10 @@ def page_of(folder: Path, comment: str) -> Path:
 
 
 def test_a_table_is_made_of_the_lines_of_its_rows(tmp_path, in_checkout):
-    recorded = ROOT / "docs/results/table2_bleu/longer/results.csv"
+    recorded = ROOT / "docs/results/table2_bleu/longer/results.jsonl"
     (tmp_path / "results/table2_bleu/longer").mkdir(parents=True)
-    copy = tmp_path / "results/table2_bleu/longer/results.csv"
-    copy.write_text("".join(recorded.read_text().splitlines(keepends=True)[:2]))
+    copy = tmp_path / "results/table2_bleu/longer/results.jsonl"
+    copy.write_text("".join(recorded.read_text().splitlines(keepends=True)[0]))
     page = page_of(tmp_path, "results: table2_bleu/longer bleu perplexity")
     table = "| row | BLEU | perplexity (per subword) |\n| --- | ---: | ---: |\n"
     table += "| Transformer | 33.47 | 7.94 |"

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from experiments.table2_bleu import EXPERIMENT
+from transformer_jax.tables.collect import counts
 from transformer_jax.tables.experiment import make_jobs
-from transformer_jax.tables.results import counts
 
 
 def test_the_paper_s_scale_is_the_paper_s(in_checkout):

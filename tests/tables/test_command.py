@@ -19,12 +19,12 @@ from tests.tables.test_statistics import line
 from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.parallel.devices import Share, shares
 from transformer_jax.tables import command, launch, preview
+from transformer_jax.tables.collect import counts
 from transformer_jax.tables.experiment import Experiment, Scale, check_results, make_jobs
 from transformer_jax.tables.launch import LONGEST_REASON, run_commands
 from transformer_jax.tables.live import LiveTable, progress_of
-from transformer_jax.tables.records import write_record
 from transformer_jax.tables.report import Output
-from transformer_jax.tables.results import Record, counts, read_results, write_results
+from transformer_jax.tables.results import read_results, write_results
 
 ROOT = Path(__file__).parent.parent.parent
 TINY = {
@@ -79,14 +79,14 @@ def test_rows_run_once_failures_do_not_stop_others_and_the_report_is_made_again(
     monkeypatch.setattr(launch, "shares", lambda count: [everything] * count)
     with pytest.raises(RunError, match=r"1 of 2 runs failed; first: bad, seed 0: .*vocabulary"):
         call("--rows=bad;base", "--jobs=2")
-    assert [(line.row, line.seed) for line in read_results(out / "results.csv")] == [("base", 0)]
+    assert [(line.row, line.seed) for line in read_results(out)] == [("base", 0)]
     # One that was interrupted before it was scored goes on, and what is finished is left alone.
     log = folder / "base" / "seed-0.log.txt"
     before = log.read_bytes()
     printed = call("--rows=base;4 heads")
     assert "| 4 heads | 1 |" in printed and "| bad | not run |" in printed and "12.5" in printed
     assert log.read_bytes() == before
-    base, heads = read_results(out / "results.csv")
+    base, heads = read_results(out)
     assert (base.row, heads.row, heads.steps) == ("base", "4 heads", 4)
     assert heads.parameters == base.parameters and heads.perplexity > 1
     assert heads.train_seconds > 0
@@ -131,7 +131,7 @@ def test_a_report_is_of_every_recorded_seed_and_in_the_rows_order(call, tmp_path
     digests = {(job.row, job.seed): job.digest() for job in jobs}
     lines = [line("4 heads", 1, 2.0), line("4 heads", 0, 2.0), line("base", 0, 1.0)]
     lines = [one._replace(config_digest=digests[one.row, one.seed]) for one in lines]
-    write_results(tmp_path / "out" / "results.csv", lines)
+    write_results(tmp_path / "out", lines)
     call("--report", "--seeds=7")
     assert {job.seed for job in seen} == {0, 1}
     runs_table = (tmp_path / "out" / "index.html").read_text().rpartition("<h2>")[2]
@@ -234,16 +234,16 @@ def test_the_attention_that_is_drawn_is_that_of_the_scored_weights(average, tmp_
     (job.folder / "checkpoints").mkdir(parents=True)
     output = Output(tmp_path / "out")
     samples = [["a b", "r", "t"], ["c", "r", "t"]]
-    write_record(output.folder, Record("base", 0, [], samples))
+    lines = [line("base", 0, 1.0, samples=samples)]
     calls = []
     done = SimpleNamespace(returncode=0)
     monkeypatch.setattr("subprocess.run", lambda given, **_: calls.append(given) or done)
-    command._draw_attention([job], output)
+    command._draw_attention([job], lines, output)
     [given] = calls
     assert given[3:5] == ["attention", f"--workdir={job.folder}"] and given[-1] == "a b"
     assert ("--checkpoint=average" in given) == bool(average)
     (job.folder / "checkpoints").rmdir()  # a run that came from another machine has no weights
-    command._draw_attention([job], output)
+    command._draw_attention([job], lines, output)
     assert calls == [given]
 
 

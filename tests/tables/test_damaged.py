@@ -12,16 +12,15 @@ import pytest
 from tests import tiny_runs
 from tests.tables.test_statistics import line
 from transformer_jax.errors import ConfigError, DataError, RunError
-from transformer_jax.files import write_atomically, write_csv
+from transformer_jax.files import write_atomically
 from transformer_jax.kinds import fits, wrong_field
 from transformer_jax.reporting.page import Part, Text
 from transformer_jax.runs.evaluations import text_digest
-from transformer_jax.tables import command, pack, report, results
+from transformer_jax.tables import command, pack, report, texts
 from transformer_jax.tables.experiment import Experiment, Scale, make_jobs
 from transformer_jax.tables.pace import Pace, keep_pace
-from transformer_jax.tables.records import write_record
 from transformer_jax.tables.report import Output
-from transformer_jax.tables.results import Record, write_results
+from transformer_jax.tables.results import FILE, read_results, write_results
 from transformer_jax.text.corpora import open_corpus
 
 ROWS = {"base": {}, "wide": {"model.d_ff": 8}}
@@ -38,10 +37,9 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(report, "translations_of", lambda _, job: (SAID, ""))
     monkeypatch.setattr(report, "references", lambda job: (SAID, SAID))
     jobs = make_jobs(EXPERIMENT, "small", tmp_path)
-    lines = [line(job.row, 0, 20.0, config_digest=job.digest()) for job in jobs]
-    write_results(tmp_path / "results.csv", lines)
-    for job in jobs:
-        write_record(tmp_path, Record(job.row, 0, [], [["a", "b", "c"]], translations=SAID))
+    kept = {"samples": [["a", "b", "c"]], "translations": SAID}
+    own = [line(job.row, 0, 20.0, config_digest=job.digest(), **kept) for job in jobs]
+    write_results(tmp_path, own)
     return tmp_path
 
 
@@ -65,9 +63,8 @@ def edit(path: Path, old: str, new: str) -> None:
 
 def test_a_line_of_another_config_enters_no_table(call, folder):
     """Whatever rows and seeds are asked for."""
-    text = (folder / "results.csv").read_text()
-    other = re.sub("base,0,(.*)20.0,", r"base,7,\g<1>20.0,", text.splitlines()[1])
-    (folder / "results.csv").write_text(text + re.sub(r"\b[0-9a-f]{12}\b", "1" * 12, other) + "\n")
+    base, wide = read_results(folder)
+    write_results(folder, [base, wide, base._replace(seed=7, config_digest="1" * 12)])
     with pytest.raises(RunError, match="base, seed 7 was recorded with another config"):
         call("--report", "--rows=wide")
 
@@ -79,34 +76,19 @@ def test_the_longest_source_counts_where_it_is_given(call):
 
 
 def test_a_row_that_the_table_does_not_have_is_a_warning(call, folder, caplog):
-    edit(folder / "results.csv", "wide,0", "wild,0")
+    edit(folder / FILE, '"wide"', '"wild"')
     call("--report")
     assert "has 'wild', which is no row of this table" in caplog.text
 
 
-def test_p_values_count_for_recorded_runs_only(call, folder, caplog):
-    head = "row,seed,p,p_bleu_permutation,p_chrf,p_chrf_permutation".split(",")
-    rows = [["wide", 9, 0.0123, 0.01, 0.01, 0.01], ["wide", 0, 0.5, 0.5, 0.5, 0.5]]
-    write_csv(folder / "significance.csv", head, rows)
-    printed = call("--report")
-    assert "0.500" in printed and "0.012" not in printed and "0.256" not in printed
-    assert "significance.csv has 'wide', seed 9, without results" in caplog.text
-
-
 def test_translations_that_are_too_few_are_not_compared(call, folder):
-    write_record(folder, Record("base", 0, [], [], translations=SAID[:100]))
+    base, wide = read_results(folder)
+    write_results(folder, [base._replace(translations=SAID[:100]), wide])
     with pytest.raises(DataError, match="base, seed 0, has 100 translations of 1000 lines"):
         call("--report")
 
 
-def test_records_that_are_gone_are_a_warning_and_no_empty_one_is_written(call, folder, caplog):
-    (folder / "records.jsonl").unlink()
-    call("--report")
-    assert "records.jsonl lacks 2 of 2 runs, such as ('base', 0): no curves" in caplog.text
-    assert not (folder / "records.jsonl").exists()
-
-
-TEXTS = {"train.en": results.TRAIN, "valid.de": results.VALID, "test.de": results.REFERENCES}
+TEXTS = {"train.en": texts.TRAIN, "valid.de": texts.VALID, "test.de": texts.REFERENCES}
 
 
 @pytest.mark.parametrize("known", ["record", "corpus.sha256", ""])
@@ -118,14 +100,14 @@ def test_rows_of_one_table_are_trained_on_one_text(known, changed, tmp_path, mon
     values = tiny_runs.tiny_values(data__path=str(data))
     scale = Scale(str(tiny_runs.write_preset(tmp_path / "preset.py", values)))
     [job, _] = make_jobs(Experiment("t", ROWS, {"small": scale}), "small", tmp_path / "t" / "small")
-    write_results(tmp_path / "results.csv", [line("base", 0, 1.0, config_digest=job.digest())])
     corpus = open_corpus(job.config().data)
     sums = [corpus.fingerprint("train"), corpus.fingerprint("valid")]
     sums += [text_digest(pair.tgt for pair in corpus.split("test"))] if known == "record" else []
     if known == "corpus.sha256":
         write_atomically(job.folder / known, "\n".join(sums).encode())
     kept = dict(zip(TEXTS.values(), sums, strict=True)) if known == "record" else {}
-    write_record(tmp_path, Record("base", 0, [], [], text_sha256=kept))
+    recorded = line("base", 0, 1.0, config_digest=job.digest(), text_sha256=kept)
+    write_results(tmp_path, [recorded])
     if changed:
         edit(data / changed, "e", "a")
     monkeypatch.setattr(command, "_run_missing", lambda *_: [])
@@ -141,7 +123,7 @@ def test_rows_of_one_table_are_trained_on_one_text(known, changed, tmp_path, mon
 
 def test_a_picture_replaces_a_link_that_leads_nowhere(call, folder):
     (folder / "perplexity.png").symlink_to("/nowhere/x.png")
-    edit(folder / "results.csv", ",5.0,20.0", ",6.0,20.0")
+    edit(folder / FILE, '"perplexity": 5.0', '"perplexity": 6.0')
     call("--report")
     assert (folder / "perplexity.png").read_bytes().startswith(b"\x89PNG")
 
@@ -161,17 +143,18 @@ def test_rows_with_other_references_have_no_p(
 ):
     """Those of the base's scores, of the row's and those that are there now must be the same."""
     sums = {"references": of_base}
-    write_record(folder, Record("base", 0, [], [], translations=SAID, text_sha256=sums))
+    base, wide = read_results(folder)
+    write_results(folder, [base._replace(text_sha256=sums), wide])
     found = {"base": in_folder, "wide": of_row}
     monkeypatch.setattr(report, "translations_of", lambda _, job: (SAID, found[job.row]))
     call("--report")
-    assert (folder / "significance.csv").exists() == is_tested
+    assert bool(read_results(folder)[1].p) == is_tested
     wrong = "no p of wide, seed 0: the references differ (SHA-256: "
     assert (wrong in caplog.text and f" other, the text now {NOW:.12}" in caplog.text) != is_tested
 
 
 def test_rows_with_a_time_have_their_number_of_updates(call, folder):
-    with pytest.raises(DataError, match=r"pace.csv has no line of 'base', which .*results.csv has"):
+    with pytest.raises(DataError, match=r"pace.csv has no line of 'base', which .*results.jsonl"):
         call("--list", f"--minutes={MINUTES}")
     for row in ROWS:
         keep_pace(folder / "pace.csv", Pace(row, MINUTES, 700, 0.1, 1.0, 2.0, "cpu", "2026-01-01"))

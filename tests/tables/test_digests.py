@@ -2,7 +2,6 @@
 
 import hashlib
 import importlib
-import json
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,11 @@ from transformer_jax.config.schema import KEYS, Config
 from transformer_jax.tables.digests import COUNTED, digest_of
 from transformer_jax.tables.experiment import check_rows, make_jobs
 from transformer_jax.tables.pace import with_paces
-from transformer_jax.tables.results import read_results
+from transformer_jax.tables.results import read_answers, read_results
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
-RECORDED = sorted(RESULTS.glob("*/*/results.csv"))  # NAME/SCALE
+RECORDED = sorted(RESULTS.glob("*/*/results.jsonl"))  # NAME/SCALE
 COUNTING = [name for name, key in KEYS.items() if not key.mutable or name in COUNTED]
 
 
@@ -32,7 +31,7 @@ def jobs_of(folder, monkeypatch, seeds):
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: "-".join(path.parts[-3:-1]))
 def test_every_recorded_digest_is_that_of_its_row(path, monkeypatch):
-    lines = read_results(path)
+    lines = read_results(path.parent)
     jobs = jobs_of(path.parent, monkeypatch, tuple({line.seed for line in lines}))
     check_rows(list(jobs.values()))
     recorded = {(line.row, line.seed): line.config_digest for line in lines}
@@ -49,14 +48,14 @@ def test_every_table_of_runs_has_recorded_digests():
 def test_digests_beside_the_claims_evidence_are_those_of_their_rows(monkeypatch):
     from experiments.claims import PROBES
 
-    path = RESULTS / "claims" / "small" / "evidence.json"
-    evidence = json.loads(path.read_text(encoding="utf-8"))
-    jobs = jobs_of(path.parent, monkeypatch, (0,))
+    folder = RESULTS / "claims" / "small"
+    evidence = read_answers(folder)
+    jobs = jobs_of(folder, monkeypatch, (0,))
     assert evidence
     rows = {probe.name: probe.rows for probe in PROBES}
     for name, entry in evidence.items():
         own = [digest_of(jobs[row, 0].config()) for row in rows[name]]
-        assert entry["configs"] == own, name
+        assert entry.configs == own, name
 
 
 def test_results_depend_on_search_but_for_its_batches_and_on_the_number_of_steps():

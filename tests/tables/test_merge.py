@@ -18,8 +18,7 @@ from transformer_jax.errors import DataError, UserError
 from transformer_jax.runs.evaluations import evaluation_path, text_digest, write_evaluation
 from transformer_jax.tables import command, merge, pack
 from transformer_jax.tables.experiment import Experiment, Scale, make_jobs
-from transformer_jax.tables.records import write_record
-from transformer_jax.tables.results import Record, read_results, write_results
+from transformer_jax.tables.results import read_results, write_results
 from transformer_jax.text.corpora import open_corpus
 
 RUN = "runs/4_heads/seed-0"
@@ -61,11 +60,8 @@ def archive(tmp_path, experiment) -> Path:
         }
         path = evaluation_path(job.folder / "evaluations", "test", settings)
         write_evaluation(path, [pair.tgt for pair in pairs], settings | SCORES)
-        write_record(out, Record(job.row, 0, [], []))
         packed.append(pack.PackedJob(job.row, 0, job.digest(), "text/corpus", "v"))
-    write_results(
-        out / "results.csv", [line(job.row, 0, 20.0, config_digest=job.digest()) for job in jobs]
-    )
+    write_results(out, [line(job.row, 0, 20.0, config_digest=job.digest()) for job in jobs])
     plan = pack.Plan("mine", "small", None, "c", "there", {}, packed, [], [], "s")
     with pack.results_kept(out, jobs, plan):
         pass
@@ -100,12 +96,12 @@ def without(archive: Path, pattern: str, content: bytes | None = None) -> None:
 
 def test_runs_are_added_and_merged_again_when_their_line_is_removed(call, tmp_path):
     call()
-    lines = read_results(tmp_path / "out" / "results.csv")
+    lines = read_results(tmp_path / "out")
     assert [(one.row, one.revision) for one in lines] == [("base", "there"), ("4 heads", "there")]
     assert len([*(tmp_path / "runs/mine/small/4_heads/seed-0").rglob("*.txt")]) == 1
-    write_results(tmp_path / "out" / "results.csv", [])
+    write_results(tmp_path / "out", [])
     call()
-    assert len(read_results(tmp_path / "out" / "results.csv")) == 2
+    assert len(read_results(tmp_path / "out")) == 2
 
 
 def test_every_flipped_bit_that_changes_the_content_is_noticed(archive, tmp_path):
@@ -133,8 +129,8 @@ def test_every_flipped_bit_that_changes_the_content_is_noticed(archive, tmp_path
         (f"{RUN}/evaluations/.*.json", None, f"{RUN} holds no evaluation of test"),
         (f"{RUN}/metrics.jsonl", None, f"{RUN}/metrics.jsonl is not there"),
         (f"{RUN}/corpus.sha256", b"", f"{RUN} had other training text"),
-        ("records.jsonl", b"{\n", "records.jsonl, line 1: not JSON"),
-        ("results.csv", b"a,b\n", "results.csv, line 1: its columns are not"),
+        ("results.jsonl", b"{\n", "results.jsonl, line 1: not JSON"),
+        ("results.jsonl", b"{}\n", "results.jsonl, line 1: config_digest is missing"),
     ],
 )
 def test_a_damaged_archive(call, archive, tmp_path, pattern, content, message):
@@ -176,7 +172,7 @@ def test_a_folder_of_another_run_is_here(call, tmp_path):
 )
 def test_flags_that_leave_out_a_run_are_named(call, flag, row, by):
     with pytest.raises(
-        UserError, match=f"results.csv has '{row}', seed 0, which {by}.* leaves out"
+        UserError, match=f"results.jsonl has '{row}', seed 0, which {by}.* leaves out"
     ):
         call(flag)
 

@@ -14,10 +14,9 @@ import pytest
 from experiments import sweep
 from tests import tiny_runs as runs
 from transformer_jax.errors import ConfigError, DataError, RunError
-from transformer_jax.tables import command, launch, merge, pace, pack, results
+from transformer_jax.tables import command, launch, merge, pace, pack
 from transformer_jax.tables.experiment import Experiment, Job, Scale
 from transformer_jax.tables.pace import Pace, keep_pace, read_paces, with_pace
-from transformer_jax.tables.records import read_records
 from transformer_jax.tables.results import read_results
 from transformer_jax.training.timing import Timing
 
@@ -95,7 +94,7 @@ def test_a_row_runs_elsewhere_and_its_results_come_back(
     corpus.rename(tmp_path / "away")  # only the pack has the text now
     try:
         with monkeypatch.context() as elsewhere:
-            elsewhere.setattr(results, "revision", lambda: "unknown")
+            elsewhere.setattr("transformer_jax.tables.collect.revision", lambda: "unknown")
             call(there, f"--packed={tmp_path / 'pack'}")
     finally:
         (tmp_path / "away").rename(corpus)
@@ -112,19 +111,18 @@ def test_a_row_runs_elsewhere_and_its_results_come_back(
     (here / "out" / "pace.csv").unlink()
 
     assert "| linear | 1 |" in call(here, f"--merge={file}")
-    [line] = read_results(here / "out" / "results.csv")
-    [theirs] = read_results(there / "out" / "results.csv")
+    [line] = read_results(here / "out")
+    [theirs] = read_results(there / "out")
     assert line == theirs._replace(revision=plan.revision) != theirs
     known = read_paces(here / "out" / "pace.csv", MINUTES)["linear"]
     assert line.steps == known.steps == 30 and known.seconds_per_step == 0.01
     config = json.loads((here / "runs/tiny/small/linear/seed-0/config.json").read_text())
     assert config["train"]["decay_steps"] == config["train"]["steps"] == line.steps
-    [record] = read_records(here / "out").values()
-    assert record.samples and set(record.sets) == {"test", "other"}
-    each = [record.sets[name]["chrf"] for name in ("test", "other")]
+    assert line.samples and set(line.sets) == {"test", "other"}
+    each = [line.sets[name]["chrf"] for name in ("test", "other")]
     assert line.chrf not in each and min(each) < line.chrf < max(each)
     before = runs.contents(here / "out")
-    with pytest.raises(RunError, match=r"linear, seed 0 is in .*results.csv already"):
+    with pytest.raises(RunError, match=r"linear, seed 0 is in .*results.jsonl already"):
         call(here, f"--merge={file}")
     assert runs.contents(here / "out") == before
 

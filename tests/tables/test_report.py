@@ -1,21 +1,17 @@
 """Rows are tested against the base row, wherever either was run; and what a report says."""
 
-import json
-import math
 import re
 from pathlib import Path
 
 import pytest
 
 from tests.tables.test_statistics import line
-from transformer_jax.errors import DataError
 from transformer_jax.reporting.page import Text
 from transformer_jax.tables import command, report
 from transformer_jax.tables.experiment import Experiment, Scale, make_jobs
-from transformer_jax.tables.records import FILE, read_records, write_record
 from transformer_jax.tables.report import Output, curves_figure, row_figure, update_significance
-from transformer_jax.tables.results import Record, read_results
-from transformer_jax.tables.statistics import Paired, Summary, read_p_values, write_p_values
+from transformer_jax.tables.results import Line, read_results, write_results
+from transformer_jax.tables.statistics import Summary
 
 EXPERIMENT = Experiment("three", {"base": {}, "a": {}, "b": {}}, {"small": Scale("none.py")})
 WANTED = [f"sentence number {n} of the test" for n in range(30)]
@@ -24,7 +20,6 @@ SAID = {
     "a": [*WANTED[:10], *("another thing altogether" for _ in range(20))],
     "b": [*WANTED[:29], "sentence number 0 of the test"],
 }
-GOOD = {"row": "a", "seed": 0, "curve": [], "samples": []}
 
 
 @pytest.fixture
@@ -39,52 +34,49 @@ def at_hand(monkeypatch):
 
 
 def test_the_base_row_s_translations_are_kept_for_rows_that_are_run_elsewhere(at_hand, tmp_path):
-    output = Output(tmp_path)
-    jobs = make_jobs(EXPERIMENT, "small", Path("runs"))
+    output, jobs = Output(tmp_path), make_jobs(EXPERIMENT, "small", Path("runs"))
     lines = [line(row, 0, 1.0) for row in SAID]
-    write_record(tmp_path, Record("base", 0, [], []))
-    assert update_significance(output, jobs, lines[:1]) == {}
+    write_results(tmp_path, lines)
+    [base] = update_significance(output, jobs, lines[:1])
+    assert base.translations == WANTED and not base.p
     at_hand -= {"base", "b"}
-    found = update_significance(output, jobs, lines)
-    assert found.keys() == {("a", 0)} and max(found["a", 0]) < 0.01
+    base, a, b = update_significance(output, jobs, read_results(tmp_path))
+    assert max(a.p.values()) < 0.01 and not b.p
     at_hand |= {"b"}
-    found = update_significance(output, jobs, lines)
-    assert found.keys() == {("a", 0), ("b", 0)} and found["b", 0].bleu > 0.1
-    assert read_p_values(output.significance).keys() == found.keys()
+    found = update_significance(output, jobs, read_results(tmp_path))
+    assert found[:2] == [base, a] and found[2].p["bleu"] > 0.1
+    assert read_results(tmp_path) == found
 
 
-def test_a_row_whose_line_is_missing_is_not_tested(at_hand, tmp_path):
-    output = Output(tmp_path)
+def test_a_row_whose_base_is_missing_is_not_tested(at_hand, tmp_path):
     jobs = make_jobs(EXPERIMENT, "small", Path("runs"))
-    assert update_significance(output, jobs, [line("a", 0, 1.0)]) == {}
-    assert update_significance(output, jobs, [line("base", 1, 1.0), line("a", 0, 1.0)]) == {}
+    for lines in ([line("a", 0, 1.0)], [line("base", 1, 1.0), line("a", 0, 1.0)]):
+        write_results(tmp_path, lines)
+        assert not any(one.p for one in update_significance(Output(tmp_path), jobs, lines))
 
 
 def test_a_run_made_anew_is_tested_anew(at_hand, tmp_path, monkeypatch):
-    output = Output(tmp_path)
     jobs = make_jobs(EXPERIMENT, "small", Path("runs"))
-    known = dict.fromkeys([("a", 0), ("b", 0), ("a", 1)], Paired(0.5))
+    known = [line(row, seed, 1.0, p={"bleu": 0.5}) for row, seed in (("a", 0), ("b", 0), ("a", 1))]
+    known += [line("base", seed, 1.0, translations=["before"]) for seed in (0, 1)]
 
     def left(row: str) -> tuple[set[tuple[str, int]], list[str]]:
         """What is kept once that row was run again with seed 0."""
-        record = Record(row, 0, [], [])
-        monkeypatch.setattr(command, "collect", lambda _: (line(row, 0, 1.0), record))
-        for seed in (0, 1):
-            write_record(tmp_path, Record("base", seed, [], [], translations=["before"]))
-        write_p_values(output.significance, known)
+        monkeypatch.setattr(command, "collect", lambda _: line(row, 0, 1.0))
+        write_results(tmp_path, known)
         [job] = [job for job in jobs if job.row == row]
-        command._keep(job, "base", output)
-        records = read_records(tmp_path)
-        texts = [records["base", seed].translations for seed in (0, 1)]
-        return set(read_p_values(output.significance)), texts
+        command._keep(job, "base", Output(tmp_path))
+        found = {one[:2]: one for one in read_results(tmp_path)}
+        assert found.keys() == {one[:2] for one in known}
+        texts = [found["base", seed].translations for seed in (0, 1)]
+        return {key for key, one in found.items() if one.p}, texts
 
     assert left("a") == ({("b", 0), ("a", 1)}, [["before"]] * 2)
-    assert read_records(tmp_path)["a", 0].translations is None
     assert left("base") == ({("a", 1)}, [WANTED, ["before"]])
     # Where rows are not compared, nothing is kept for it.
     jobs = [job._replace(scale=job.scale._replace(compared=False)) for job in jobs]
     command._keep(jobs[0], "base", Output(tmp_path / "other"))
-    assert read_records(tmp_path / "other")["base", 0].translations is None
+    assert not read_results(tmp_path / "other")[0].translations
 
 
 @pytest.mark.parametrize(
@@ -112,93 +104,24 @@ def test_a_report_says_on_what_and_when_and_how_long_rows_were_trained():
     assert report._lines_table(lines).rows[0] == [*cells, "on 2026-01-03"]
 
 
-def test_a_record_is_read_as_it_was_written(tmp_path):
-    curve = [{"step": 3, "kind": "train"}, {"step": 4, "kind": "valid", "perplexity": math.inf}]
-    record = Record("a, b", 1, curve, [["s", "r", "t"]])
-    written = [record._replace(row="b", seed=0), record, record._replace(seed=0)]
-    for one in written:
-        write_record(tmp_path, one)
-    assert read_records(tmp_path) == {one[:2]: one for one in written}
-    assert record.validations() == [(4, math.inf)]
-    assert json.loads((tmp_path / FILE).read_text().splitlines()[1]) == {
-        "row": "a, b",
-        "seed": 1,
-        "curve": curve,
-        "samples": [["s", "r", "t"]],
-    }
-    sets = {"test": {"bleu": 1.5}}
-    more = record._replace(samples=[], sets=sets, translations=["t"], text_sha256={"sources": "s"})
-    write_record(tmp_path, more)
-    lines = (tmp_path / FILE).read_text().splitlines()
-    (tmp_path / FILE).write_text("\n".join(lines))  # an editor may remove the last line end
-    found = read_records(tmp_path)
-    assert [*found] == [("a, b", 0), ("a, b", 1), ("b", 0)]
-    assert found["a, b", 1] == more and found["b", 0] == written[0]
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        {"row": "a", "seed": 0, "curve": []},
-        {**GOOD, "seed": True},
-        {**GOOD, "curve": [3]},
-        {**GOOD, "curve": [{"kind": "valid", "step": 1}]},
-        {**GOOD, "curve": [{"kind": "valid", "step": 10, "perplexity": -5}]},
-        {**GOOD, "curve": [{"kind": "valid", "step": -1, "perplexity": 5}]},
-        {**GOOD, "curve": [{"kind": "valid", "step": 10**10, "perplexity": 5.0}]},
-        {**GOOD, "curve": [{"kind": "valid", "step": math.inf, "perplexity": 5.0}]},
-        {**GOOD, "curve": [{"kind": "valid", "step": 1, "perplexity": 10**400}]},
-        *({**GOOD, "samples": [sample]} for sample in (["s", "r"], "abc", [1, None, {}], 3)),
-        *({**GOOD, "translations": texts} for texts in ("text", [3])),
-        *({**GOOD, "sets": sets} for sets in ({"valid": 27.5}, "valid", 3)),
-    ],
-)
-def test_what_is_no_record_is_refused(content, tmp_path):
-    (tmp_path / FILE).write_text(f"{json.dumps(content)}\n")
-    with pytest.raises(DataError, match=f"^{tmp_path / FILE}, line 1: not the record of a run"):
-        read_records(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"{", ", line 1: not JSON"),
-        (b"[]", ", line 1: a JSON list; expected an object"),
-        (b'{"row": "\xff"}', ", line 1: not UTF-8"),
-        (b"[" * 100_000, ", line 1: cannot be read"),
-        (json.dumps(GOOD).encode() + b'\n{"row": "a"}', ", line 2: not the record of a run"),
-        (
-            "\n".join(json.dumps({**GOOD, "row": row}) for row in "aba").encode(),
-            ", lines 1 and 3: both are of row 'a' and seed 0",
-        ),
-    ],
-)
-def test_a_damaged_file_of_records_is_refused_naming_the_line(content, message, tmp_path):
-    (tmp_path / FILE).write_bytes(content + b"\n")
-    with pytest.raises(DataError, match=f"^{tmp_path / FILE}{message}"):
-        read_records(tmp_path)
-
-
 def test_a_run_that_two_processes_recorded_has_one_line(tmp_path, monkeypatch):
-    output = Output(tmp_path)
     job = make_jobs(EXPERIMENT, "small", Path("runs"))[1]
-    record = Record("a", 0, [], [])
     for bleu in (1.0, 2.0):
-        monkeypatch.setattr(command, "collect", lambda _, bleu=bleu: (line("a", 0, bleu), record))
-        command._keep(job, "base", output)
-    assert [found.bleu for found in read_results(output.results)] == [2.0]
+        monkeypatch.setattr(command, "collect", lambda _, bleu=bleu: line("a", 0, bleu))
+        command._keep(job, "base", Output(tmp_path))
+    assert [found.bleu for found in read_results(tmp_path)] == [2.0]
 
 
-def curve_of(row: str, *perplexities: float) -> Record:
+def curve_of(row: str, *perplexities: float) -> Line:
     points = enumerate(perplexities, start=1)
     curve = [{"kind": "valid", "step": step, "perplexity": value} for step, value in points]
-    return Record(row, 0, curve, [])
+    return line(row, 0, 1.0, curve=curve)
 
 
 def test_a_curve_of_one_validation_has_a_marker_and_a_labeled_axis():
     figure = curves_figure([curve_of("base", 57.0), curve_of("wide", 61.0, 59.0)])
     [axes] = figure.axes
-    assert [line.get_marker() for line in axes.lines] == ["o", "None"]
+    assert [drawn.get_marker() for drawn in axes.lines] == ["o", "None"]
     low, high = axes.get_ylim()
     assert low < 57 < 61 < high < 62
     assert sum(low <= tick <= high for tick in axes.get_yticks()) >= 4
@@ -226,8 +149,7 @@ def test_plots_call_rows_what_the_scale_calls_them_and_show_large_numbers_whole(
     assert [label.get_text() for label in axes.get_yticklabels()] == ["A", "B"]
     ticks = [label.get_text() for label in axes.get_xticklabels()]
     assert "1.9e+13" in ticks and axes.xaxis.get_offset_text().get_text() == ""
-    records = [curve_of("a", 2.0)] * 2  # of two seeds
-    [legend] = curves_figure(records, str.upper).legends
+    [legend] = curves_figure([curve_of("a", 2.0)] * 2, str.upper).legends  # of two seeds
     assert [text.get_text() for text in legend.get_texts()] == ["A"]
 
 
@@ -246,8 +168,8 @@ def test_a_row_s_dot_has_the_deviation_of_its_seeds_and_the_paper_s_figure_besid
 
 def test_a_page_says_which_text_is_the_reference_and_which_the_translation(tmp_path):
     output = Output(tmp_path)
-    write_record(tmp_path, Record("a", 0, [], [["the src", "the ref", "the hyp"]]))
-    page = report.write_report(EXPERIMENT, "small", output, [line("a", 0, 1.0)], "python x")
+    lines = [line("a", 0, 1.0, samples=[["the src", "the ref", "the hyp"]])]
+    page = report.write_report(EXPERIMENT, "small", output, lines, "python x")
     text = page.read_text()
     assert re.search(r"source +the src\s+reference +the ref\s+translation +the hyp", text)
 

@@ -1,8 +1,9 @@
-"""results.csv, and what makes a line of a run."""
+"""results.jsonl, and what makes a line of a run."""
 
 import dataclasses
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,21 @@ from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.files import write_atomically
 from transformer_jax.runs.evaluations import evaluation_path, write_evaluation
 from transformer_jax.runs.run_folder import RunFolder
+from transformer_jax.tables import collect as collected
 from transformer_jax.tables import results
+from transformer_jax.tables.collect import counts
 from transformer_jax.tables.digests import digest_of
 from transformer_jax.tables.experiment import Experiment, Scale, check_rows, make_jobs
-from transformer_jax.tables.records import read_records
-from transformer_jax.tables.results import counts, finished, read_results, write_results
+from transformer_jax.tables.results import (
+    FILE,
+    Answer,
+    finished,
+    keep,
+    read_answers,
+    read_results,
+    write_answers,
+    write_results,
+)
 
 ROOT = Path(__file__).parent.parent.parent
 DEMO = str(ROOT / "configs" / "demo.py")
@@ -30,79 +41,126 @@ EXPERIMENT = Experiment(
 )
 
 
-def test_lines_are_read_as_they_were_written(tmp_path):
-    path = tmp_path / "results.csv"
-    assert read_results(path) == []
-    lines = [line("a, b", 0, 1 / 3), *LINES]
-    write_results(path, lines)
-    assert repr(read_results(path)) == repr(lines)  # NaN is not itself
+GIVEN = line("a, b", 1, 20.0)._replace(
+    paper_bleu=1.5,
+    p={"bleu": 0.0125, "chrf": 1.0},
+    sets={"test": {"bleu": 1.5, "paper_bleu": None}},
+    curve=[{"step": 3, "kind": "train"}, {"step": 4, "kind": "valid", "perplexity": math.inf}],
+    samples=[["s", "r", "t\u2028t"]],
+    translations=["t"],
+    text_sha256={"sources": "s"},
+)
+ANSWERS = [Answer("who?", ["d"], {"BLEU": 1.5}), Answer("where?", [], {})]
 
 
-def test_what_has_no_value_is_an_empty_cell_and_was_nan(tmp_path):
+def test_what_was_written_is_read(tmp_path):
+    assert read_results(tmp_path) == [] and read_answers(tmp_path) == {}
+    lines = [GIVEN, *LINES]
+    write_answers(tmp_path, ANSWERS)
+    write_results(tmp_path, lines)
+    assert repr(read_results(tmp_path)) == repr(lines)  # NaN is not itself
+    assert [*read_answers(tmp_path).values()] == ANSWERS
+    write_answers(tmp_path, ANSWERS[1:])
+    assert repr(read_results(tmp_path)) == repr(lines)
+    assert [*read_answers(tmp_path)] == ["where?"]
+    path = tmp_path / FILE
+    path.write_text(path.read_text().rstrip("\n"))  # an editor may remove the last line end
+    assert repr(read_results(tmp_path)) == repr(lines)
+    assert GIVEN.validations() == [(4, math.inf)]
+
+
+def test_what_has_no_value_is_left_out_and_was_nan(tmp_path):
     """A perplexity of NaN is a value: the run diverged."""
-    path = tmp_path / "results.csv"
-    one = line("base", 0, 1.0, math.nan, device_rate=math.nan)
-    write_results(path, [one])
-    text = path.read_text()
-    assert "base,0,nan,1.0,,50.0," in text and ",90.0,,10," in text
-    path.write_text(text.replace(",1.0,,", ",1.0,nan,").replace(",90.0,,", ",90.0,nan,"))
-    assert repr(read_results(path)) == repr([one])
-    path.write_text(text.replace("nan", ""))
-    with pytest.raises(DataError, match="line 2: perplexity='' is not of type float"):
-        read_results(path)
+    one = line("base", 0, 0.0, math.nan, device_rate=math.nan)
+    write_results(tmp_path, [one])
+    [text] = (tmp_path / FILE).read_text().splitlines()
+    assert '"perplexity": null' in text and '"bleu": 0.0' in text
+    assert not any(name in text for name in ("paper_bleu", "device_rate", "curve", "sets"))
+    assert repr(read_results(tmp_path)) == repr([one])
+    (tmp_path / FILE).write_text(text.replace('"perplexity": null, ', ""))
+    with pytest.raises(DataError, match="line 1: perplexity is missing"):
+        read_results(tmp_path)
+
+
+def test_a_run_takes_the_place_of_an_earlier_one(tmp_path):
+    lines = [line(*key, 1.0, p={"bleu": 0.5}) for key in (("base", 0), ("a", 0), ("a", 1))]
+    write_results(tmp_path, lines)
+    keep(tmp_path, line("a", 0, 2.0), "base")
+    assert [(one[:2], bool(one.p)) for one in read_results(tmp_path)] == [
+        (("base", 0), True),
+        (("a", 1), True),
+        (("a", 0), False),
+    ]
+    write_results(tmp_path, lines)
+    keep(tmp_path, line("base", 0, 2.0), "base")  # what it was compared with is another run
+    assert [one[:2] for one in read_results(tmp_path) if one.p] == [("a", 1)]
+
+
+def changed(**values):
+    """A line of `GIVEN` with other values, as text; None: without that value."""
+    content = {**results._content(GIVEN), **values}
+    return json.dumps({name: value for name, value in content.items() if value is not None})
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
+    ("text", "message"),
     [
-        (b"perplexity", b"ppl", "line 1: its columns are not row, "),
-        (b"22.0", b"twenty", "line 3: bleu='twenty' is not of type float"),
-        (b"base,1,", b"base,", "line 3: it has 15 cells, but .* 16"),
-        (b"base,1,", b"base,1,,", "line 3: it has 17 cells"),
-        (b"base,1,", b"base\n", "line 3: it has 1 cells"),
-        (b"base,1,", b"bas\xe9,1,", "line 3: not UTF-8"),
-        (b"base,1,", b"b" * 200_000 + b",1,", "line 3: field larger"),
-        (b"base,1,", b"base,0,", "lines 2 and 3: both are of row"),
-        (b"base,1,", b"base,-1,", "line 3: seed='-1' is not of its range"),
-        (b"base,1,", b"base,4294967296,", "line 3: seed='4294967296' is not of its range"),
-        (b",10,d,", b",99999999999999999999,d,", "line 2: steps='99999999999999999999' is not of"),
-        (b"base,1,5.0,", b"base,1,inf,", "line 3: perplexity='inf' is not of its range"),
-        (b"22.0", b"nan", "line 3: one of bleu, chrf and signature is missing"),
-        (b"22.0", b"-5", "line 3: bleu='-5' is not of its range"),
-        (b"22.0", b"196.0", "line 3: bleu='196.0' is not of its range"),
+        ("{", "not JSON"),
+        ("[]", "a JSON list; expected an object"),
+        ("[" * 100_000, "cannot be read"),
+        (changed(ppl=5.0), "ppl is unknown"),
+        (changed(seed=None), "seed is missing"),
+        (changed(seed=True), "seed is True; expected int"),
+        (changed(seed=-1), "seed=-1 is not of its range"),
+        (changed(seed=2**32), "seed=4294967296 is not of its range"),
+        (changed(steps=10**20), "steps=1"),
+        (changed(bleu="twenty"), "bleu is 'twenty'; expected float"),
+        (changed(bleu=-5), "bleu=-5 is not of its range"),
+        (changed(bleu=196.0), "bleu=196.0 is not of its range"),
+        (changed(bleu=None), "one of bleu, chrf and signature is missing"),
+        (changed(perplexity=math.inf), "perplexity=inf is not of its range"),
+        (changed(p={"bleu": 7.5}), "p={'bleu': 7.5} is not of its range"),
+        (changed(p={"bleu": "half"}), "p is {'bleu': 'half'}; expected"),
+        (changed(curve=[3]), "curve is "),
+        *(
+            (changed(curve=[{"kind": "valid", **point}]), "a validation of its curve is not step")
+            for point in (
+                {"step": 1},
+                {"step": 10, "perplexity": -5.0},
+                {"step": -1, "perplexity": 5.0},
+                {"step": 10**10, "perplexity": 5.0},
+                {"step": math.inf, "perplexity": 5.0},
+                {"step": 1, "perplexity": 10**400},
+            )
+        ),
+        (changed(samples=[["s", "r"]]), "a sample is not source, reference and translation"),
+        *((changed(samples=[one]), "samples is ") for one in ("abc", [1, None, {}], 3)),
+        *((changed(translations=one), "translations is ") for one in ("text", [3])),
+        *((changed(sets=one), "sets is ") for one in ({"valid": 27.5}, "valid", 3)),
+        ('{"question": "who?", "configs": []}', "found is missing"),
+        ('{"question": "who?", "configs": "d", "found": {}}', "configs is 'd'; expected"),
     ],
 )
-def test_a_broken_file_is_refused_naming_the_line(old, new, message, tmp_path):
-    path = tmp_path / "results.csv"
-    write_results(path, LINES)
-    path.write_bytes(path.read_bytes().replace(old, new))
-    with pytest.raises(DataError, match=f"^{path}, {message}") as error:
-        read_results(path)
+def test_a_broken_line_is_refused_naming_it(text, message, tmp_path):
+    path = tmp_path / FILE
+    path.write_text(f"{changed(seed=0)}\n{text}\n")
+    with pytest.raises(DataError, match=f"^{path}, line 2: {re.escape(message)}") as error:
+        read_results(tmp_path)
     assert "\n" not in str(error.value) and len(str(error.value)) < 400
 
 
 def test_a_file_of_something_else_is_refused(tmp_path):
-    path = tmp_path / "results.csv"
-    for content, wrong in ((b"", "its columns are not"), (bytes(range(256)), "not UTF-8")):
-        path.write_bytes(content)
-        with pytest.raises(DataError, match=f"^{path}, line [12]: {wrong}"):
-            read_results(path)
-    with pytest.raises(DataError, match=f"^{tmp_path} cannot be read: Is a directory"):
+    path = tmp_path / FILE
+    path.write_bytes(bytes(range(256)))
+    with pytest.raises(DataError, match=f"^{path}, line [12]: not UTF-8"):
         read_results(tmp_path)
-
-
-def test_a_link_that_leads_nowhere_is_no_empty_table(tmp_path):
-    for name, read in (("results.csv", read_results), ("records.jsonl", read_records)):
-        (tmp_path / name).symlink_to(tmp_path / "unmounted")
-        with pytest.raises(DataError, match=f"{name} is a link that leads nowhere. Mount its disk"):
-            read(tmp_path / name if name == "results.csv" else tmp_path)
-
-
-def test_a_file_that_excel_saved_is_read(tmp_path):
-    path = tmp_path / "results.csv"
-    write_results(path, LINES)
-    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n") + b"\r\n")
-    assert repr(read_results(path)) == repr(LINES)
+    path.write_text("\n".join([changed(), changed(seed=0), changed()]))
+    with pytest.raises(DataError, match=f"^{path}, lines 1 and 3: both are of ..a, b., 1."):
+        read_results(tmp_path)
+    path.unlink()
+    path.symlink_to(tmp_path / "unmounted")
+    with pytest.raises(DataError, match=f"{FILE} is a link that leads nowhere. Mount its disk"):
+        read_results(tmp_path)
 
 
 def test_a_finished_row_is_not_missing_and_another_config_is_refused():
@@ -200,13 +258,13 @@ def test_two_rows_of_one_config_are_refused_by_name():
 
 def test_translations_are_those_of_the_recorded_run_alone(tmp_path):
     job = make_jobs(EXPERIMENT, "small", tmp_path)[0]
-    assert results.translations_of(line("base", 0, 12.5), job) is None
+    assert collected.translations_of(line("base", 0, 12.5), job) is None
     folder = job.folder / "evaluations"
     folder.mkdir(parents=True)
     (folder / "test.5-last2.beam4.json").write_text(json.dumps(SCORES))
     (folder / "test.5-last2.beam4.txt").write_text("eins\n\nzwei\n")
-    assert results.translations_of(line("base", 0, 12.5), job) == (["eins", "", "zwei"], "")
-    assert results.translations_of(line("base", 0, 12.6), job) is None
+    assert collected.translations_of(line("base", 0, 12.5), job) == (["eins", "", "zwei"], "")
+    assert collected.translations_of(line("base", 0, 12.6), job) is None
 
 
 @pytest.mark.parametrize(
@@ -224,7 +282,7 @@ def test_an_evaluation_that_lacks_something_is_refused(change, text, message, tm
     path = job.folder / "evaluations" / "test.5-last2.beam4.txt"
     write_evaluation(path, ["eins"], {**SCORES, **change})
     path.unlink() if text is None else path.write_text(text)
-    for read in (results.hypotheses, results.read_evaluation):
+    for read in (collected.hypotheses, collected.read_evaluation):
         with pytest.raises(DataError, match=f"^{path.with_suffix('')}{message}"):
             read(job)
 
@@ -256,46 +314,46 @@ def test_a_line_has_the_rate_of_all_devices_of_its_run(monkeypatch, tmp_path):
     path = job.folder / "evaluations" / f"test.{steps}.beam4.txt"
     write_evaluation(path, ["eins"], {**scores, "ref_sha256": "r"})
     write_atomically(job.folder / "corpus.sha256", b"t\nv\n")
-    monkeypatch.setattr(results, "read_metrics", lambda folder: metrics)
-    monkeypatch.setattr(results, "samples", lambda job: [])
-    found, record = results.collect(job)
+    monkeypatch.setattr(collected, "read_metrics", lambda folder: metrics)
+    monkeypatch.setattr(collected, "samples", lambda job: [])
+    found = collected.collect(job)
     assert (found.device_rate, found.perplexity) == (4 * 989e12, 5.0)
-    assert math.isnan(results.device_rate("cpu", 1, "float32"))
+    assert math.isnan(collected.device_rate("cpu", 1, "float32"))
     assert (found.bleu, found.chrf) == (20.0, 50.0) and math.isnan(found.paper_bleu)
-    assert [point["kind"] for point in record.curve] == ["train", "valid"]
+    assert [point["kind"] for point in found.curve] == ["train", "valid"]
     sums = {"training split": "t", "validation split": "v", "references": "r"}
-    assert record.text_sha256 == sums
+    assert found.text_sha256 == sums
     metrics[1]["step"] -= 1
     with pytest.raises(RunError, match=f"no validation at step {steps}: a row is trained to its"):
-        results.collect(job)
+        collected.collect(job)
 
 
 def test_a_language_model_is_trained_and_has_no_scores_of_translations(tmp_path):
     small = Scale(DEMO, {"model.encoder": "none", "data.src": ""})
     [job] = make_jobs(Experiment("one", {"alone": {}}, {"small": small}), "small", tmp_path)
     assert [command[0] for command in job.commands()] == ["train"]
-    assert results.read_evaluation(job) is None
+    assert collected.read_evaluation(job) is None
     step = {"step": job.config().train.steps, "nats_per_token": 1.0}
     window = {"target_tokens_per_step": 50.0, "target_tokens_per_second": 500.0}
     metrics = [{"kind": "train", **step, **window}, {"kind": "valid", **step, "perplexity": 5.0}]
     write_atomically(
         job.folder / "metrics.jsonl", "".join(f"{json.dumps(x)}\n" for x in metrics).encode()
     )
-    line, record = results.collect(job)
-    assert line.perplexity == 5.0 and math.isnan(line.bleu + line.chrf) and not line.signature
-    assert record.samples == []
-    write_results(tmp_path / "results.csv", [line])
-    assert [one[:3] for one in read_results(tmp_path / "results.csv")] == [("alone", 0, 5.0)]
+    found = collected.collect(job)
+    assert found.perplexity == 5.0 and math.isnan(found.bleu + found.chrf) and not found.signature
+    assert found.samples == []
+    write_results(tmp_path, [found])
+    assert [one[:3] for one in read_results(tmp_path)] == [("alone", 0, 5.0)]
 
 
 def test_samples_are_spread_over_the_whole_text(monkeypatch):
     src, ref, hyp = ([f"{side}{n}" for n in range(23)] for side in ("src", "ref", "hyp"))
-    monkeypatch.setattr(results, "references", lambda job: (src, ref))
-    monkeypatch.setattr(results, "hypotheses", lambda job: hyp)
+    monkeypatch.setattr(collected, "references", lambda job: (src, ref))
+    monkeypatch.setattr(collected, "hypotheses", lambda job: hyp)
     wanted = [[f"src{n}", f"ref{n}", f"hyp{n}"] for n in (0, 4, 8, 12, 16)]
-    assert results.samples(None) == wanted
-    monkeypatch.setattr(results, "hypotheses", lambda job: None)
-    assert results.samples(None) == []
+    assert collected.samples(None) == wanted
+    monkeypatch.setattr(collected, "hypotheses", lambda job: None)
+    assert collected.samples(None) == []
 
 
 def test_commands_say_the_config_whole_and_the_command_line_s_keys_win():
@@ -322,9 +380,11 @@ def test_seconds_of_training_do_not_count_what_is_between_windows():
         return {"kind": "train", "step": step, **rates}
 
     metrics = [window(100, 50.0, 500.0), {"kind": "valid", "step": 100}, window(150, 40.0, 200.0)]
-    assert results.training_seconds(metrics, 100) == 100 * 50 / 500 + 50 * 40 / 200
+    assert collected.training_seconds(metrics, 100) == 100 * 50 / 500 + 50 * 40 / 200
     metrics.append(window(350, 40.0, 200.0))  # the line of step 250 is lost
-    assert results.training_seconds(metrics, 100) == 100 * 50 / 500 + 50 * 40 / 200 + 100 * 40 / 200
+    assert (
+        collected.training_seconds(metrics, 100) == 100 * 50 / 500 + 50 * 40 / 200 + 100 * 40 / 200
+    )
 
 
 # Table 3 ---------------------------------------------------------------------------------------
@@ -357,5 +417,5 @@ def test_the_scores_of_a_row_are_those_of_its_method_of_search(tmp_path, method)
         own = {**dataclasses.asdict(job.config().decode), "method": name}
         settings = {"split": "test", "checkpoint": "5", **own}
         write_evaluation(evaluation_path(folder, "test", settings), ["ja"], settings)
-    found = results.evaluation_file(job)
+    found = collected.evaluation_file(job)
     assert found is not None and f".{method}" in found.name

@@ -14,6 +14,7 @@ from transformer_jax.errors import ConfigError, DataError, RunError, UserError
 from transformer_jax.files import make_folder
 from transformer_jax.kinds import fits
 from transformer_jax.reporting.page import Part
+from transformer_jax.tables.collect import collect, counts
 from transformer_jax.tables.experiment import (
     Experiment,
     Job,
@@ -36,23 +37,15 @@ from transformer_jax.tables.pace import (
 )
 from transformer_jax.tables.pack import RESULTS, Plan, pack, read_plan, results_kept, unpack
 from transformer_jax.tables.preview import listed, predicted, shown_commands
-from transformer_jax.tables.records import check_texts, read_records, write_record
 from transformer_jax.tables.report import (
     Output,
-    forget_significance,
-    kept_translations,
     update_significance,
+    with_translations,
     write_report,
 )
-from transformer_jax.tables.results import (
-    Line,
-    collect,
-    counts,
-    finished,
-    read_results,
-    write_results,
-)
+from transformer_jax.tables.results import Line, finished, keep, read_results
 from transformer_jax.tables.statistics import Counted, check_metrics
+from transformer_jax.tables.texts import check_texts
 from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
 from transformer_jax.use.environment import check_devices
 
@@ -118,7 +111,7 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
     if values["merge"]:
         _merge(jobs, values, output)
     unpaced, jobs = jobs, with_paces(jobs, output.paces, minutes)
-    lines = read_results(output.results)
+    lines = read_results(output.folder)
     _check_times(lines, jobs, output, minutes)
     done = finished(lines, jobs)
     missing = [job for job in jobs if (job.row, job.seed) not in done]
@@ -126,7 +119,7 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
         experiment.prepare()
     if values["pack"]:
         left = [job for job in unpaced if (job.row, job.seed) not in done]
-        check_texts(output.folder, lines, _table(experiment, values, output, runs), left)
+        check_texts(lines, _table(experiment, values, output, runs), left)
         plan = pack(left, values, read_paces(output.paces, minutes), Path(values["pack"]))
         print(_packed_text(experiment, plan))
     elif values["list"]:
@@ -142,7 +135,7 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
         failed: list[str] = []
         if not values["report"] and not values["merge"]:
             check_results(missing)
-            check_texts(output.folder, lines, _table(experiment, values, output, runs), missing)
+            check_texts(lines, _table(experiment, values, output, runs), missing)
             # All jobs: those that an earlier call finished belong to results.tgz too.
             with results_kept(output.folder, jobs, plan):
                 failed = _run_missing(missing, experiment.shown(scale)[0], output, values)
@@ -206,12 +199,12 @@ def _merge(jobs: Sequence[Job], values: dict[str, Any], output: Output) -> None:
 def _report(experiment: Experiment, values: dict[str, Any], output: Output, runs: Path) -> None:
     """Writes table and page of all recorded runs, and prints the table."""
     scale = values["scale"]
-    lines = read_results(output.results)
+    lines = read_results(output.folder)
     table = _table(experiment, values, output, runs)
     finished(lines, table)  # a line of another config would change a mean
     if experiment.scales[scale].compared:
-        update_significance(output, table, lines)
-    _draw_attention(table, output)
+        lines = update_significance(output, table, lines)
+    _draw_attention(table, lines, output)
     command = _command(experiment, NO_CHANGE)
     found = experiment.findings(output.folder, table) if experiment.findings else []
     if not fits(found, Sequence[Part]):
@@ -223,7 +216,7 @@ def _report(experiment: Experiment, values: dict[str, Any], output: Output, runs
 
 def _table(experiment: Experiment, values: dict[str, Any], output: Output, runs: Path) -> list[Job]:
     """The runs of all rows and all recorded seeds, whatever --rows and --seeds ask for."""
-    seeds = tuple(sorted({line.seed for line in read_results(output.results)}))
+    seeds = tuple(sorted({line.seed for line in read_results(output.folder)}))
     table = make_jobs(experiment, values["scale"], runs, (), seeds, values["overrides"])
     return with_paces(table, output.paces, values["minutes"])
 
@@ -370,27 +363,24 @@ def _paced(missing: Sequence[Job], values: dict[str, Any], output: Output) -> li
 
 
 def _keep(job: Job, base: str, output: Output) -> None:
-    """Writes the results of a finished job, and removes p-values of an earlier run."""
-    line, record = collect(job)
-    forget_significance(output, base, job.row, job.seed)
-    write_record(output.folder, record)
+    """Writes the results of a finished job."""
+    line = collect(job)
     if job.row == base and job.scale.compared:
-        kept_translations(line, job, output)
-    # Read again: another process may have added lines, even for this row and seed.
-    lines = [x for x in read_results(output.results) if (x.row, x.seed) != (line.row, line.seed)]
-    write_results(output.results, [*lines, line])
+        line = with_translations(line, job)
+    keep(output.folder, line, base)
 
 
-def _draw_attention(jobs: Sequence[Job], output: Output) -> None:
+def _draw_attention(jobs: Sequence[Job], lines: Sequence[Line], output: Output) -> None:
     """Draws the attention of the first row's first finished run whose folder exists, once."""
+    samples = {line[:2]: line.samples for line in lines}
     with_weights = [job for job in jobs if (job.folder / "checkpoints").exists()]
     for job in [job for job in with_weights if job.row == jobs[0].row]:
-        record = read_records(output.folder).get((job.row, job.seed))
-        if output.attention.exists() or record is None or not record.samples:
+        own = samples.get((job.row, job.seed))
+        if output.attention.exists() or not own:
             continue
         command = ["attention", f"--workdir={job.folder}", f"--output={output.attention}"]
         command += ["--checkpoint=average"] if job.average else []
-        source, data = record.samples[0][0], job.config().data
+        source, data = own[0][0], job.config().data
         if data.src_kind != "text":
             source = str(Path(data.path or "", source))
         whole = [sys.executable, "-m", "transformer_jax", *command, "--", source]

@@ -1,4 +1,4 @@
-"""The digest of a config, which shows whether a line of results.csv belongs to a row's config.
+"""The digest of a config, which shows whether a line of results.jsonl belongs to a row's config.
 
 It is a hash of the keys that count, immutable ones and COUNTED, and that do not have their default.
 So a new key, whose default does what was done before, leaves recorded digests as they are.

@@ -15,26 +15,13 @@ from typing import NamedTuple
 
 from transformer_jax.config.data import DataConfig
 from transformer_jax.errors import DataError, RunError, UserError
+from transformer_jax.tables.collect import read_evaluation
 from transformer_jax.tables.experiment import Job
 from transformer_jax.tables.pace import Pace, keep_pace, read_paces, with_pace
 from transformer_jax.tables.pack import PLAN, SMALL_FILES, Plan, extract, read_plan, run_files
-from transformer_jax.tables.records import FILE as RECORDS
-from transformer_jax.tables.records import read_records, write_record
 from transformer_jax.tables.report import Output
-from transformer_jax.tables.results import (
-    REFERENCES,
-    SOURCES,
-    TRAIN,
-    VALID,
-    Line,
-    Record,
-    finished,
-    read_evaluation,
-    read_results,
-    text_sums,
-    trained_on,
-    write_results,
-)
+from transformer_jax.tables.results import Line, finished, read_results, write_results
+from transformer_jax.tables.texts import REFERENCES, SOURCES, TRAIN, VALID, text_sums, trained_on
 
 log = logging.getLogger(__name__)
 KINDS = {TRAIN: "training", VALID: "validation", SOURCES: "source", REFERENCES: "reference"}
@@ -46,7 +33,6 @@ class Found(NamedTuple):
     job: Job  # with its number of updates
     files: Path  # its folder in the extracted archive
     line: Line
-    record: Record
     pace: Pace | None
 
 
@@ -86,9 +72,8 @@ def merge(
                 shutil.copytree(run.files, run.job.folder)
             if run.pace is not None:
                 keep_pace(output.paces, run.pace)
-            write_record(output.folder, run.record)
-            named = run.line._replace(revision=plan.revision)
-            write_results(output.results, [*read_results(output.results), named])
+            named = run.line._replace(revision=plan.revision, p={})
+            write_results(output.folder, [*read_results(output.folder), named])
         log.info("%s: %d finished runs", file, len(runs))
 
 
@@ -111,12 +96,11 @@ def _checked(
 ) -> Iterator[Found]:
     """The finished runs of an extracted archive. Raises UserError: one does not fit."""
     paces = read_paces(folder / output.paces.name, plan.minutes)
-    records = read_records(folder)
     own = {(job.row, job.seed): with_pace(job, paces.get(job.row)) for job in jobs}
-    known = {(line.row, line.seed) for line in read_results(output.results)}
+    known = {(line.row, line.seed) for line in read_results(output.folder)}
     here = read_paces(output.paces, plan.minutes)
     texts = functools.cache(text_sums)
-    for line in read_results(folder / output.results.name):
+    for line in read_results(folder):
         key, pace = (line.row, line.seed), paces.get(line.row)
         if (job := own.get(key)) is None:
             absent = f"{asked} leaves out" if asked else "this table does not have"
@@ -129,12 +113,10 @@ def _checked(
             raise RunError(f"{job.label} is in {output.results} already. Remove that line.")
         if pace != here.get(line.row, pace):
             raise RunError(f"{job.label}: {output.paces} has another number of updates.")
-        if key not in records:
-            raise DataError(f"{folder}/{RECORDS} does not have {job.label}: damaged.")
         files = run_files(folder, job)
         _check_files(files, job)
         _check_texts(files, job, texts)
-        yield Found(job, files, line, records[key], pace)
+        yield Found(job, files, line, pace)
 
 
 def _check_files(files: Path, job: Job) -> None:

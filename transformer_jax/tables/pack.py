@@ -33,8 +33,8 @@ from transformer_jax.kinds import wrong_field
 from transformer_jax.reporting.provenance import CODE, ROOT, revision
 from transformer_jax.tables.experiment import Job, check_results
 from transformer_jax.tables.pace import Pace, keep_pace
-from transformer_jax.tables.records import FILE as RECORDS
 from transformer_jax.tables.report import Output
+from transformer_jax.tables.results import FILE
 from transformer_jax.text.corpora import TextCorpus, open_corpus
 from transformer_jax.text.mixture import plain_corpora
 from transformer_jax.training.vocabulary import new_vocabulary
@@ -339,7 +339,7 @@ def _write_results(folder: Path, jobs: Sequence[Job], plan: Plan) -> None:
     written = io.BytesIO()
     with tarfile.open(fileobj=written, mode="w:gz") as tar:
         _add(tar, PLAN, plan.to_json())
-        for path in (*folder.glob("*.csv"), *folder.glob(RECORDS)):
+        for path in (*folder.glob("*.csv"), *folder.glob(FILE)):
             _add(tar, str(path.relative_to(folder)), path.read_bytes())
         for job in jobs:
             for name in SMALL_FILES:

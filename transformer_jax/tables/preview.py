@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from transformer_jax.reporting.page import markdown_table
+from transformer_jax.tables.collect import counts
 from transformer_jax.tables.experiment import Experiment, Job
 from transformer_jax.tables.launch import command_lines
 from transformer_jax.tables.pace import Pace
-from transformer_jax.tables.results import Line, counts
+from transformer_jax.tables.results import Line
 from transformer_jax.training import cost
 
 # Assumed until a run has measured it: the share of a GPU's peak rate that training reaches, and

@@ -1,7 +1,7 @@
 """The report of an experiment: table.md, plots, and one page with everything.
 
-It is made only from the folder of results: results.csv, significance.csv, records.jsonl and
-attention.png. So it can be made again anywhere.
+It is made only from the folder of results: results.jsonl and attention.png. So it can be made again
+anywhere.
 """
 
 import logging
@@ -37,21 +37,19 @@ from transformer_jax.reporting.plots import (
     use_log_axis,
 )
 from transformer_jax.runs.evaluations import text_digest
+from transformer_jax.tables.collect import references, translations_of
 from transformer_jax.tables.experiment import Experiment, Job
-from transformer_jax.tables.records import FILE, read_records, write_record
-from transformer_jax.tables.results import REFERENCES, Line, Record, references, translations_of
+from transformer_jax.tables.results import FILE, Line, read_results, write_results
 from transformer_jax.tables.statistics import (
     METRICS,
     Counted,
-    PValues,
     Summary,
     compare,
     make_table,
     of_row,
-    read_p_values,
     text_of,
-    write_p_values,
 )
+from transformer_jax.tables.texts import REFERENCES
 
 SCORES = ("bleu", "paper_bleu", "chrf")  # from 0 to 100; never on a log axis
 
@@ -68,13 +66,8 @@ class Output(NamedTuple):
 
     @property
     def results(self) -> Path:
-        """The file with one line of results per row and seed."""
-        return self.folder / "results.csv"
-
-    @property
-    def significance(self) -> Path:
-        """The file with one p-value per row and seed."""
-        return self.folder / "significance.csv"
+        """The file with the results of each row and seed."""
+        return self.folder / FILE
 
     @property
     def paces(self) -> Path:
@@ -87,69 +80,65 @@ class Output(NamedTuple):
         return self.folder / "attention.png"
 
 
-def update_significance(output: Output, jobs: Sequence[Job], lines: Sequence[Line]) -> PValues:
+def update_significance(output: Output, jobs: Sequence[Job], lines: Sequence[Line]) -> list[Line]:
     """Tests each finished row and seed against the base row, if both translations are available.
 
-    The jobs are those of all rows; those of the base row come first.
+    The jobs are those of all rows; those of the base row come first. The lines with their p-values.
     """
-    known = read_p_values(output.significance)
     base = jobs[0].row if jobs else ""
-    line_of = {(line.row, line.seed): line for line in lines}
-    finished = [(line_of[key], job) for job in jobs if (key := (job.row, job.seed)) in line_of]
-    bases = {
-        job.seed: kept_translations(line, job, output) for line, job in finished if job.row == base
-    }
-    for line, job in finished:
-        key = (job.row, job.seed)
-        of_base = bases.get(job.seed)
-        if key in known or job.row == base or of_base is None:
+    job_of = {(job.row, job.seed): job for job in jobs}
+    known = {line[:2]: line for line in lines}
+    for key, line in known.items():
+        if key in job_of and line.row == base:
+            known[key] = with_translations(line, job_of[key])
+    for key, line in known.items():
+        of_base = known.get((base, line.seed))
+        if (
+            line.p
+            or line.row == base
+            or key not in job_of
+            or not (of_base and of_base.translations)
+        ):
             continue
-        if (own := translations_of(line, job)) is not None:
-            wanted = references(job)[1]
-            sums = {base: of_base[1], job.row: own[1], "the text now": text_digest(wanted)}
-            if len({*sums.values()} - {""}) > 1:
-                each = ", ".join(f"{name} {sum_:.12}" for name, sum_ in sums.items() if sum_)
-                log.warning("no p of %s: the references differ (SHA-256: %s)", job.label, each)
-                continue
-            for file, row, texts in (
-                (output.folder / FILE, base, of_base[0]),
-                (job.folder, job.row, own[0]),
-            ):
-                if len(texts) != len(wanted):
-                    raise DataError(
-                        f"{file}: {row}, seed {job.seed}, has {len(texts)} translations of "
-                        f"{len(wanted)} lines. Restore the file, or remove that line."
-                    )
-            p = compare(of_base[0], own[0], wanted)
-            known = {**read_p_values(output.significance), key: p}  # another process may add too
-            write_p_values(output.significance, known)
-    return known
+        if (own := translations_of(line, job_of[key])) is not None:
+            p = _compared(of_base, line, own, job_of[key])
+            known[key] = line._replace(p=p)
+    if changed := {key: line for key, line in known.items() if line not in lines}:
+        # Read again: another process may have added lines.
+        now = read_results(output.folder)
+        write_results(output.folder, [changed.get(line[:2], line) for line in now])
+    return [*known.values()]
 
 
-def kept_translations(line: Line, job: Job, output: Output) -> tuple[list[str], str] | None:
-    """As `translations_of`, for a run of the base row; keeps them in its record once."""
-    record = read_records(output.folder).get((job.row, job.seed))
-    if record is None:
-        return translations_of(line, job)
-    texts, sums = record.translations, record.text_sha256
-    if texts and sums.get(REFERENCES):
-        return texts, sums[REFERENCES]
-    found = translations_of(line, job)
-    if texts:  # of an earlier version, which kept no sums
-        return texts, found[1] if found else ""
-    if found:
-        sums = {**sums, REFERENCES: found[1]}
-        write_record(output.folder, record._replace(translations=found[0], text_sha256=sums))
-    return found
+def _compared(
+    of_base: Line, line: Line, own: tuple[list[str], str], job: Job
+) -> Mapping[str, float]:
+    """The p-values of a row's translations; none if the references differ."""
+    wanted, (texts, sum_of_own) = references(job)[1], own
+    sums = {of_base.row: of_base.text_sha256.get(REFERENCES, ""), line.row: sum_of_own}
+    sums["the text now"] = text_digest(wanted)
+    if len({*sums.values()} - {""}) > 1:
+        each = ", ".join(f"{name} {sum_:.12}" for name, sum_ in sums.items() if sum_)
+        log.warning("no p of %s: the references differ (SHA-256: %s)", job.label, each)
+        return {}
+    for row, found in ((of_base.row, of_base.translations), (line.row, texts)):
+        if len(found) != len(wanted):
+            raise DataError(
+                f"{row}, seed {line.seed}, has {len(found)} translations of {len(wanted)} lines. "
+                f"Restore {FILE} and the run's folder, or remove that line."
+            )
+    return compare(of_base.translations, texts, wanted)
 
 
-def forget_significance(output: Output, base: str, row: str, seed: int) -> None:
-    """Removes the p-value of an earlier run; for the base row, all p-values of that seed."""
-    known = read_p_values(output.significance)
-    stale = {key for key in known if key[1] == seed and row in (base, key[0])}
-    if stale:
-        left = {key: p for key, p in known.items() if key not in stale}
-        write_p_values(output.significance, left)
+def with_translations(line: Line, job: Job) -> Line:
+    """A run of the base row with its translations, if it had none and its folder has them."""
+    sums = line.text_sha256
+    if line.translations and sums.get(REFERENCES):
+        return line
+    if (found := translations_of(line, job)) is None:
+        return line
+    texts = line.translations or found[0]
+    return line._replace(translations=texts, text_sha256={**sums, REFERENCES: found[1]})
 
 
 def write_report(
@@ -166,18 +155,10 @@ def write_report(
     known = [line for line in lines if line.row in order]
     for row in dict.fromkeys(line.row for line in lines if line.row not in order):
         log.warning("%s has %r, which is no row of this table", output.results, row)
-    p_values = read_p_values(output.significance)
-    for row, seed in p_values.keys() - {(line.row, line.seed) for line in lines}:
-        log.warning("%s has %r, seed %d, without results", output.significance, row, seed)
     lines = sorted(known, key=lambda line: (order[line.row], line.seed))
-    head, rows = make_table(experiment, scale, lines, p_values, counted)
+    head, rows = make_table(experiment, scale, lines, counted)
     title = f"{experiment.name}, {scale} scale"
     label = experiment.scales[scale].label
-    kept = read_records(output.folder)
-    records = [kept[line[:2]] for line in lines if line[:2] in kept]
-    if lacking := {line[:2] for line in lines} - kept.keys():
-        which = f"{len(lacking)} of {len(lines)} runs, such as {min(lacking)}"
-        log.warning("%s lacks %s: no curves, no samples", output.folder / FILE, which)
     parts = list[Part]()
     for paragraph in _notes(experiment, scale, lines, command).split("\n\n"):
         indented = paragraph.startswith("    ")
@@ -186,21 +167,21 @@ def write_report(
     write_atomically(output.folder / "table.md", markdown_page(title, parts).encode())
     if lines:
         parts += [Heading("Rows"), *_row_plots(experiment, scale, output, lines)]
-    if any(record.validations() for record in records):
+    if any(line.validations() for line in lines):
         picture = output.folder / "curves.png"
-        save_figure(curves_figure(records, label), picture)
+        save_figure(curves_figure(lines, label), picture)
         parts += [Heading("Curves"), Picture(picture, "Perplexity of the validation split")]
     if output.attention.exists():
         caption = "Encoder-decoder attention of the first row's last layer"
         parts += [Heading("Attention"), Picture(output.attention, caption)]
-    if records:
-        parts.append(Heading("Translations"))
-    for record in records:
+    with_samples = [line for line in lines if line.samples]
+    parts += [Heading("Translations")] if with_samples else []
+    for line in with_samples:
         texts = [
             f"{'source':<12} {src}\n{'reference':<12} {wanted}\n{'translation':<12} {found}"
-            for src, wanted, found in record.samples
+            for src, wanted, found in line.samples
         ]
-        parts += [Text(f"{label(record.row)}, seed {record.seed}"), Code("\n\n".join(texts))]
+        parts += [Text(f"{label(line.row)}, seed {line.seed}"), Code("\n\n".join(texts))]
     parts += [Heading("Runs"), _lines_table(lines)]
     return write_page(output.folder / "index.html", title, parts)
 
@@ -249,7 +230,7 @@ def _averaged(average: int | Mapping[str, int]) -> str:
 
 
 def _lines_table(lines: Sequence[Line]) -> Table:
-    head = ["row of results.csv", "seed", "perplexity", "BLEU", "parameters", "steps", "minutes"]
+    head = ["row of results.jsonl", "seed", "perplexity", "BLEU", "parameters", "steps", "minutes"]
     head += ["config", "revision", "device", "date"]
     rows = [
         [
@@ -344,15 +325,15 @@ def _far(here: Sequence[float], paper: Sequence[float]) -> bool:
     return whole > 4 * max(*spreads, 1e-9)
 
 
-def curves_figure(records: Sequence[Record], label: Callable[[str], str] = str) -> "Figure":
+def curves_figure(lines: Sequence[Line], label: Callable[[str], str] = str) -> "Figure":
     """Perplexity of the validation split over the steps: a color per row, a line per seed."""
     figure = new_figure(8.0, 4.5)
     axes = figure.add_subplot()
     styles: dict[str, Any] = {}
-    for record in [record for record in records if record.validations()]:
-        name = None if record.row in styles else label(record.row)  # once in the legend
-        style = styles.setdefault(record.row, run_style(len(styles)))
-        plot_curve(axes, record.validations(), linewidth=1.2, label=name, **style)
+    for line in [line for line in lines if line.validations()]:
+        name = None if line.row in styles else label(line.row)  # once in the legend
+        style = styles.setdefault(line.row, run_style(len(styles)))
+        plot_curve(axes, line.validations(), linewidth=1.2, label=name, **style)
     use_log_axis(axes)
     finish_axes(axes, "step", METRICS["perplexity"].label)
     figure.legend(loc="outside right upper", frameon=False, fontsize=7)

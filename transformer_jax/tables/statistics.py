@@ -3,14 +3,12 @@
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 import pandas as pd
 
 from transformer_jax.errors import ConfigError
-from transformer_jax.files import read_table, write_csv
 from transformer_jax.tables.experiment import Experiment
 from transformer_jax.tables.results import Line
 
@@ -24,6 +22,7 @@ P_COLUMNS = {  # medians over seeds; those after the first only where they were 
     "chrf": "p of chrF2",
     "chrf_permutation": "p of chrF2, permutation",
 }
+TESTS = (*P_COLUMNS,)
 
 
 class Metric(NamedTuple):
@@ -107,22 +106,14 @@ def without_bleu(lines: Sequence[Line], row: str, base: str) -> list[int]:
     return bleu.index[(bleu < SMALLEST_BLEU).all(axis="columns")].tolist()
 
 
-class Paired(NamedTuple):
-    """p of a row's translations against the base row's, by two paired tests and two metrics.
-
-    The bootstrap (Koehn 2004) draws sentences; the permutation test (approximate randomization,
-    Riezler and Maxwell 2005) swaps the two systems' translations of a sentence. NaN: not tested, or
-    both have a BLEU of 0.00.
-    """
-
-    bleu: float  # bootstrap
-    bleu_permutation: float = math.nan
-    chrf: float = math.nan  # bootstrap
-    chrf_permutation: float = math.nan
-
-
-def compare(base: Sequence[str], other: Sequence[str], references: Sequence[str]) -> Paired:
+def compare(
+    base: Sequence[str], other: Sequence[str], references: Sequence[str]
+) -> dict[str, float]:
     """Whether differences in BLEU and chrF of two systems exceed chance, by sacreBLEU.
+
+    p of two paired tests, by the names of TESTS. The bootstrap (Koehn 2004) draws sentences; the
+    permutation test (approximate randomization, Riezler and Maxwell 2005) swaps the two systems'
+    translations of a sentence. There is none of BLEU if both have a BLEU of 0.00.
 
     Of the bootstrap, with d the differences of n resamples, p is (1 + the number of |d| - mean |d|
     above the observed difference) / (n + 1). If one system is better in almost all resamples, this
@@ -148,41 +139,11 @@ def compare(base: Sequence[str], other: Sequence[str], references: Sequence[str]
         for of_kind in found:
             p = 1.0 if first == second else float(cast(Any, of_kind[name][1]).p_value)
             p_values.append(math.nan if nothing else p)
-    return Paired(*p_values)
+    known = zip(TESTS, p_values, strict=True)
+    return {name: round(p, 4) for name, p in known if not math.isnan(p)}
 
 
 Counted = Mapping[str, Mapping[str, float]]  # row -> metric -> its value, as the table shows it
-PValues = dict[tuple[str, int], Paired]  # each row and seed against the base row
-
-
-class Significance(NamedTuple):
-    """A line of significance.csv; a cell is empty if its p is NaN."""
-
-    row: str
-    seed: int
-    p: float  # the bootstrap of BLEU
-    p_bleu_permutation: float
-    p_chrf: float
-    p_chrf_permutation: float
-
-
-LATER = Significance._fields[3:]  # recorded since 2026-11-27
-
-
-def read_p_values(path: Path) -> PValues:
-    """Reads significance.csv; empty if there is no such file. Raises DataError if it is damaged."""
-    tests = ("p", *LATER)
-    lines = read_table(path, Significance, tests, LATER, dict.fromkeys(tests, (0, 1)))
-    return {(row, seed): Paired(*values) for row, seed, *values in lines}
-
-
-def write_p_values(path: Path, values: PValues) -> None:
-    """Writes significance.csv, one line per row and seed."""
-    rows = (
-        [row, seed, *("" if math.isnan(p) else f"{p:.4f}" for p in tests)]
-        for (row, seed), tests in values.items()
-    )
-    write_csv(path, Significance._fields, rows)
 
 
 def text_of(summary: Summary | None, form: str) -> str:
@@ -200,7 +161,6 @@ def make_table(
     experiment: Experiment,
     scale: str,
     lines: Sequence[Line],
-    p_values: PValues,
     counted: Counted = MappingProxyType({}),
 ) -> tuple[list[str], list[list[str]]]:
     """Head and rows of the table as text: every row of this scale, every metric a row has.
@@ -209,7 +169,6 @@ def make_table(
       experiment: the table.
       scale: a name in its scales.
       lines: the results of finished runs.
-      p_values: p-values of rows and seeds against the first row.
       counted: metrics of rows that are known before the rows are run.
     """
     shown = experiment.shown(scale)
@@ -223,10 +182,10 @@ def make_table(
         columns += _columns(experiment, shown, lines, base, name, counted)
     if base is not None and any(head == METRICS["bleu"].label for head, *_ in columns):
         for name, label in P_COLUMNS.items():
-            p = [_p(p_values, lines, row, base, name) for row in shown]
+            p = [_p(lines, row, base, name) for row in shown]
             if name == "bleu" or any(p):
                 columns.append([label, *p])
-        verdicts = [verdict(lines, shown, row, base, p_values) for row in shown]
+        verdicts = [verdict(lines, shown, row, base) for row in shown]
         if any(verdicts):
             columns.append(["against base", *verdicts])
     head, *rows = map(list, zip(*columns, strict=True))
@@ -258,26 +217,23 @@ def _columns(
     return columns
 
 
-def _p(p_values: PValues, lines: Sequence[Line], row: str, base: str, name: str) -> str:
+def _p(lines: Sequence[Line], row: str, base: str, name: str) -> str:
     """The median of a row's p-values over the seeds; empty if there is none."""
-    median = _median_p(p_values, lines, row, base, name)
+    median = _median_p(lines, row, base, name)
     return "" if math.isnan(median) else f"{median:.3f}"  # at least 1 / (RESAMPLES + 1)
 
 
-def _median_p(p_values: PValues, lines: Sequence[Line], row: str, base: str, name: str) -> float:
+def _median_p(lines: Sequence[Line], row: str, base: str, name: str) -> float:
     left_out = without_bleu(lines, row, base)  # earlier versions recorded 1.0 for them
-    seeds = {line.seed for line in lines if line.row == row} - set(left_out)
     own = [
-        getattr(tests, name)
-        for (other, seed), tests in p_values.items()
-        if other == row and seed in seeds
+        line.p[name]
+        for line in lines
+        if line.row == row and line.seed not in left_out and name in line.p
     ]
     return float(pd.Series(own, dtype=float).median())
 
 
-def verdict(
-    lines: Sequence[Line], rows: Sequence[str], row: str, base: str, p_values: PValues
-) -> str:
+def verdict(lines: Sequence[Line], rows: Sequence[str], row: str, base: str) -> str:
     """Whether a row is better than the base: "better", "worse" or "not decided".
 
     BLEU and chrF must agree. The median p over the seeds of both paired tests of both metrics must
@@ -285,7 +241,7 @@ def verdict(
     single seed that is the deviation of the other rows' differences from their own means. Empty if
     a test is missing.
     """
-    p = [_median_p(p_values, lines, row, base, name) for name in Paired._fields]
+    p = [_median_p(lines, row, base, name) for name in TESTS]
     if row == base or any(math.isnan(one) for one in p):
         return ""
     gaps = {name: differences(lines, row, base, name) for name in ("bleu", "chrf")}
