@@ -226,6 +226,16 @@ class TrainConfig:
         "with the keys with which it was trained",
         mutable=True,
     )
+    elastic_weight: float = key(
+        0.0,
+        "weight of the sum of F (w - w_0)^2 over the weights, which keeps what mattered to the run "
+        "that this one starts from (elastic weight consolidation, Kirkpatrick et al. 2017): w_0 "
+        "are its weights, and F the mean over rows of its training text of the squared gradient "
+        "of the log likelihood; checkpoints hold both",
+        at_least=0,
+        read_with=("train.init_from",),
+        excludes={"train.agreement_weight": UNTESTED},
+    )
     log_every: int = key(100, "steps between two lines of metrics", mutable=True, at_least=1)
     wandb_project: str | None = key(
         None, "project of Weights & Biases (pip install wandb); None: off", mutable=True

@@ -90,7 +90,8 @@ class Program(NamedTuple):
         """The state before the first step."""
 
         def start() -> TrainState:
-            return init_state(seed, self.model, self.optimizer, self.state.auxiliary)
+            elastic = self.state.anchor is not None
+            return init_state(seed, self.model, self.optimizer, self.state.auxiliary, elastic)
 
         # It runs once, so compile it with fewer optimizations: this halves the seconds of compiling
         # and adds only as many milliseconds to running. A user's own level has priority.
@@ -189,7 +190,8 @@ def compile_program(
     sums = (*auxiliary, AGREEMENT) if both else tuple(auxiliary)
     model = make_model(model_config, sizes, train.remat, watch=reads_watched(sums))
     optimizer = make_optimizer(train, model_config.d_model, product_axes(model))
-    state = jax.eval_shape(lambda: init_state(0, model, optimizer, sums))
+    elastic = train.elastic_weight > 0
+    state = jax.eval_shape(lambda: init_state(0, model, optimizer, sums, elastic))
     state = with_shardings(state, state_names(model, state), mesh)
     states = (state,) * (1 + both)
     ways = batch_ways(mesh)

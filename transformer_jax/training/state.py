@@ -13,6 +13,7 @@ from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.interfaces import Params
 from transformer_jax.model.parameters import axis_names, init_stacked_params
 from transformer_jax.model.stacked_params import stacked
+from transformer_jax.training.elastic import Anchor
 
 if TYPE_CHECKING:
     import optax  # the import takes 0.1 s, and translation does not need it
@@ -54,6 +55,7 @@ class TrainState(NamedTuple):
     # in `Window`, because checkpoints that were made without them must still load.
     auxiliary: Mapping[str, Array] = {}
     baseline: Array | None = None  # expected nats per subword; only with train.hard_attention
+    anchor: Anchor | None = None  # only with train.elastic_weight
 
 
 # What a run's training step updates: one state, or that of each direction of translation.
@@ -65,8 +67,14 @@ def init_state(
     model: EncoderDecoder,
     optimizer: "optax.GradientTransformation",
     auxiliary: Collection[str] = (),
+    elastic: bool = False,
 ) -> TrainState:
-    """The state before the first step; `auxiliary` names its sums of auxiliary losses."""
+    """The state before the first step.
+
+    Args:
+      auxiliary: names of its sums of auxiliary losses.
+      elastic: whether it has an anchor, which holds nothing yet.
+    """
     init_key, key = jax.random.split(jax.random.key(seed))
     params = init_stacked_params(model, init_key)
     zero = jnp.zeros((), jnp.int32)
@@ -80,6 +88,7 @@ def init_state(
         window=Window.zero(),
         auxiliary={name: jnp.zeros((), jnp.float32) for name in auxiliary},
         baseline=first_baseline(model.sizes.target) if REINFORCE in auxiliary else None,
+        anchor=Anchor(*(jax.tree.map(jnp.zeros_like, params),) * 2) if elastic else None,
     )
 
 
@@ -95,4 +104,5 @@ def state_names(model: EncoderDecoder, state: TrainState) -> TrainState:
 
     whole: TrainState = jax.tree.map(lambda _: PartitionSpec(), state)
     opt_state = jax.tree_util.tree_map_with_path(of_parameter, state.opt_state)
-    return whole._replace(params=params, opt_state=opt_state)
+    anchor = state.anchor and Anchor(params, params)
+    return whole._replace(params=params, opt_state=opt_state, anchor=anchor)

@@ -24,6 +24,7 @@ from transformer_jax.model.outputs.cross_entropy import LossSettings
 from transformer_jax.model.outputs.objectives import loss_weights, objective_of
 from transformer_jax.model.stacked_params import unstacked
 from transformer_jax.text.batches import Batch
+from transformer_jax.training.elastic import penalty_gradient
 from transformer_jax.training.state import TrainState, Window
 
 LossFn = Callable[..., LossSums]  # see make_loss_fn
@@ -137,7 +138,7 @@ def make_train_step(
         full_context=train.alignment_context == "full",
         sharpness=train.sharpness,
     )
-    update = make_update(optimizer, train.max_skipped)
+    update = make_update(optimizer, train.max_skipped, train.elastic_weight)
     objective = objective_of(losses)
     draws, temperature = objective.draws(train), 0.0 if objective.greedy else 1.0
 
@@ -162,7 +163,7 @@ def dropout_key(state: TrainState) -> Array:
 
 
 def make_update(
-    optimizer: optax.GradientTransformation, max_skipped: int
+    optimizer: optax.GradientTransformation, max_skipped: int, elastic_weight: float = 0.0
 ) -> Callable[[TrainState, Batch, Params, LossSums], TrainState]:
     """Returns (state, batch, gradients, sums of the loss) -> the state after one update."""
 
@@ -170,6 +171,9 @@ def make_update(
         # Divide by the global count, so that the update is the same on 1 device or 64, with or
         # without accumulation.
         grads = jax.tree.map(lambda g: g / jnp.maximum(sums.tokens, 1.0), grads)
+        if state.anchor is not None:
+            pull = penalty_gradient(state.anchor, state.params, elastic_weight)
+            grads = jax.tree.map(jnp.add, grads, pull)
         grad_norm = optax.tree.norm(grads)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
@@ -189,6 +193,7 @@ def make_update(
             window=_add_to_window(state.window, batch, sums, grad_norm, good),
             auxiliary=_add_if(good, state.auxiliary, sums.auxiliary),
             baseline=_next_baseline(state.baseline, sums, good),
+            anchor=state.anchor,
         )
 
     return update

@@ -7,7 +7,7 @@ import importlib
 import logging
 import signal
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jax.sharding import Mesh
 
@@ -18,7 +18,6 @@ from transformer_jax.config.changes import (
     mutable_differences,
     of_other_direction,
     with_absolute_paths,
-    with_values,
 )
 from transformer_jax.config.checks import check
 from transformer_jax.config.schema import KEYS, Config, value_at
@@ -32,9 +31,8 @@ from transformer_jax.parallel import processes
 from transformer_jax.parallel.mesh import decoding_mesh, local, make_mesh
 from transformer_jax.runs.checkpoints import Checkpoints, committed_steps
 from transformer_jax.runs.metrics import FILE, check_metrics, clock
-from transformer_jax.runs.run_folder import ORIGIN, TEACHER, RunFolder
+from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.runs.together import restore_newest
-from transformer_jax.runs.weights import load_params
 from transformer_jax.runs.weights_and_biases import check_wandb
 from transformer_jax.text.features import FeatureReader
 from transformer_jax.text.vocabulary import Sizes, both_sides
@@ -47,21 +45,18 @@ from transformer_jax.training.data import (
 )
 from transformer_jax.training.loop import Direction, train_steps
 from transformer_jax.training.program import BatchShape, Program, check_rows, compile_program
-from transformer_jax.training.state import States, TrainState
+from transformer_jax.training.state import States
 from transformer_jax.training.stopping import StopRequest
 from transformer_jax.training.timing import measure
 from transformer_jax.training.vocabulary import known_vocabulary
 from transformer_jax.use.description import describe
 from transformer_jax.use.limits import check_memory, check_sizes, check_workers
+from transformer_jax.use.origin import initial_state, with_origin
 from transformer_jax.use.teacher import with_teacher
 
 log = logging.getLogger(__name__)
 
 BLEU_LINES = 1_024  # lines translated between two checks for a signal to stop
-OF_VOCABULARY = tuple(  # the keys with which a vocabulary was trained
-    f"vocabulary.{name}"
-    for name in ("size", "separate", "kind", "normalization", "max_lines", "path")
-)
 
 
 def train(config: Config, workdir: str, dry_run: bool = False, force: bool = False) -> None:
@@ -85,7 +80,7 @@ def train(config: Config, workdir: str, dry_run: bool = False, force: bool = Fal
     keep_compiled_programs()
     mesh = make_mesh(config.mesh)
     run = RunFolder(workdir)
-    config = _with_origin(with_absolute_paths(config), run)
+    config = with_origin(with_absolute_paths(config), run)
     check_workers(config.train.data_workers)
     if not force:
         check_sizes(config, mesh, nominal_shape(config))
@@ -113,37 +108,6 @@ def _check_agreement(config: Config) -> None:
                 f"process {number} has {wrong[0]}={other[wrong[0]]!r}, and process 0 has "
                 f"{first[wrong[0]]!r}: start all processes with the same config."
             )
-
-
-def _with_origin(config: Config, run: RunFolder) -> Config:
-    """Fills in the seed of the text, and what comes from the run's origin or teacher.
-
-    So a continued run need not repeat them.
-    """
-    given = origin = config.train.init_from
-    teacher = config.train.teacher
-    values: dict[str, Any] = {}
-    if run.config_file.exists():
-        recorded = run.read_config()
-        if config.data.seed == KEYS["data.seed"].default:  # in old runs it was `seed`
-            values["data.seed"] = recorded.data.seed
-        origin = recorded.train.init_from
-        if given not in (None, origin):
-            log.info("train.init_from has no effect: it is for the start of a run")
-    elif (other := given or teacher) is not None:
-        recorded = RunFolder(other, ORIGIN if given else TEACHER).read_config()
-    if teacher is not None and RunFolder(teacher, TEACHER).read_config().model.parallel is not None:
-        raise ConfigError(
-            f"train.teacher={teacher}: a teacher predicts one subword after the other, and that "
-            "run has model.parallel. Name another run."
-        )
-    if origin is not None or teacher is not None:
-        values |= {name: value_at(recorded, name) for name in OF_VOCABULARY}
-    for name, value in values.items():
-        if value_at(config, name) != value:
-            where = (origin or teacher) if name in OF_VOCABULARY else run.path
-            log.info("%s is %r, as in %s", name, value, where)
-    return with_values(config, {**values, "train.init_from": origin})
 
 
 def _check_rate(train: TrainConfig) -> None:
@@ -325,21 +289,10 @@ def _first_states(ways: Sequence[_OneWay], program: Program) -> States:
     """The states of the newest checkpoint of each direction; in a new run, the initial ones."""
     found = restore_newest([one.checkpoints for one in ways], program.saved_state)
     if found is None:
-        return tuple(_initial_state(one.config, program) for one in ways)
+        return tuple(initial_state(one.config, program) for one in ways)
     states: States = tuple(program.from_saved(saved) for saved in found)
     log.info("continuing from step %d", int(states[0].step))
     return states
-
-
-def _initial_state(config: Config, program: Program) -> TrainState:
-    """The state before the first step, with the weights of train.init_from if that is set."""
-    state = program.init(config.seed)
-    if config.train.init_from is not None:
-        origin = RunFolder(config.train.init_from)
-        params, name = load_params(origin, "latest", program.saved_state.params)
-        log.info("starting from the weights of %s, checkpoint %s", origin.path, name)
-        state = state._replace(params=program.from_saved(params))
-    return state
 
 
 def _claim(ways: Sequence[_OneWay]) -> None:

@@ -1,0 +1,100 @@
+"""Elastic weights: the Fisher information and the pull by hand, and a run near its origin."""
+
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from tests import tiny_runs as runs
+from tests.training.test_resume import assert_same_run
+from tests.training.test_step import VOCABULARY, Bigrams, bigram_batch, bigram_step, by_hand
+from transformer_jax.text.batches import Batch
+from transformer_jax.training.elastic import Anchor, penalty_gradient, squared_gradients
+from transformer_jax.training.step import accumulated_gradients, make_loss_fn, make_update
+
+WEIGHT = 0.7
+
+
+def row_of(batch: Batch, row: int) -> Batch:
+    return jax.tree.map(lambda x: x[row : row + 1], batch)
+
+
+def test_the_fisher_information_sums_the_squared_gradient_of_each_row():
+    _, state = bigram_step()
+    batch = bigram_batch(1)
+    loss_fn, rows = make_loss_fn(Bigrams(), 0.0), jnp.arange(1)
+    found = squared_gradients(
+        lambda params, one: loss_fn(params, one, rows, jax.random.key(0)), state.params, batch
+    )["table"]
+    table = np.asarray(state.params["table"], np.float64)
+    wanted = 0.0
+    for row in range(len(batch.tgt.ids)):
+        if batch.tgt.segments[row].any():
+            update = by_hand(table, row_of(batch, row), 0.0)
+            wanted = wanted + (update.grad * update.tokens) ** 2
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_the_pull_is_the_gradient_of_the_penalty():
+    draws = np.random.default_rng(0).random((3, 4, 5))
+    new, old, fisher = ({"a": jnp.asarray(x, jnp.float32)} for x in draws)
+
+    def penalty(params):
+        return WEIGHT * (fisher["a"] * (params["a"] - old["a"]) ** 2).sum()
+
+    found = penalty_gradient(Anchor(old, fisher), new, WEIGHT)
+    np.testing.assert_allclose(found["a"], jax.grad(penalty)(new)["a"], rtol=1e-5)
+
+
+def test_an_update_adds_the_pull_to_the_gradient_of_a_subword_s_loss():
+    _, state = bigram_step()
+    batch, shape = bigram_batch(1), (VOCABULARY, VOCABULARY)
+    old, fisher = np.random.default_rng(1).random((2, *shape)).astype(np.float32)
+    optimizer = optax.sgd(1.0)
+    anchor = Anchor({"table": jnp.asarray(old)}, {"table": jnp.asarray(fisher)})
+    state = state._replace(opt_state=optimizer.init(state.params), anchor=anchor)
+    grads, sums = accumulated_gradients(
+        make_loss_fn(Bigrams(), 0.1), state.params, batch, jax.random.key(0), 1
+    )
+    found = make_update(optimizer, 10, WEIGHT)(state, batch, grads, sums)
+    table = np.asarray(state.params["table"], np.float64)
+    wanted = table - by_hand(table, batch, 0.1).grad - 2 * WEIGHT * fisher * (table - old)
+    np.testing.assert_allclose(found.params["table"], wanted, rtol=1e-4, atol=1e-5)
+    assert found.anchor is anchor
+
+
+@pytest.mark.slow("trains runs")
+def test_a_run_stays_near_its_origin_and_goes_on_without_it(tmp_path):
+    """A checkpoint has the anchor: the origin and its text may be gone when the run goes on."""
+    origin, text = runs.copy_of_run(tmp_path / "origin"), tmp_path / "text"
+    shutil.copytree(runs.tiny_corpus(), text)
+    for side in ("en", "de"):
+        lines = runs.read_lines(text / f"train.{side}")
+        runs.write_lines(text / f"train.{side}", lines[:20])
+    given = {"data__path": text, "train__steps": 12, "train__checkpoint_every": 6}
+    given |= {"train__valid_every": 6, "train__init_from": origin}
+    whole, stopped, free = (tmp_path / name for name in ("whole", "stopped", "free"))
+    assert runs.train(free, **given) == 0
+    given |= {"train__elastic_weight": 30.0}
+    assert runs.train(whole, **given) == 0
+    assert runs.train(stopped, **{**given, "train__steps": 6}) == 0
+    origin.rename(tmp_path / "elsewhere")
+    assert runs.train(stopped, **given) == 0
+    assert_same_run(stopped, whole, "12")
+    start = runs.arrays(tmp_path / "elsewhere" / "checkpoints" / str(runs.STEPS))
+    fisher = runs.arrays(whole / "checkpoints" / "12")
+    names = [name for name in start if name.startswith("params")]
+    assert all((fisher[f"rest.anchor.{name}"] == start[name]).all() for name in names)
+
+    def moved(workdir):  # as the penalty counts it
+        own = runs.arrays(workdir / "checkpoints" / "12")
+        weights = (fisher[f"rest.anchor.{name.replace('params', 'fisher')}"] for name in names)
+        return sum(
+            float((f * (own[name] - start[name]) ** 2).sum())
+            for f, name in zip(weights, names, strict=True)
+        )
+
+    assert 0 < moved(whole) < 0.3 * moved(free)

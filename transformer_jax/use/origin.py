@@ -1,0 +1,96 @@
+"""What a run takes from the run that it starts from, or whose predictions it learns."""
+
+import contextlib
+import functools
+import itertools
+import logging
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from transformer_jax.config.changes import with_values
+from transformer_jax.config.schema import KEYS, Config, value_at
+from transformer_jax.errors import ConfigError
+from transformer_jax.model.interfaces import Params
+from transformer_jax.parallel.mesh import placed
+from transformer_jax.runs.run_folder import ORIGIN, TEACHER, RunFolder
+from transformer_jax.runs.weights import load_params
+from transformer_jax.text.batches import Batch
+from transformer_jax.training.data import load_data
+from transformer_jax.training.elastic import Anchor, squared_gradients
+from transformer_jax.training.program import Program, shardings_of
+from transformer_jax.training.state import TrainState
+from transformer_jax.training.step import make_loss_fn
+
+log = logging.getLogger(__name__)
+OF_VOCABULARY = tuple(  # the keys with which a vocabulary was trained
+    f"vocabulary.{name}"
+    for name in ("size", "separate", "kind", "normalization", "max_lines", "path")
+)
+FISHER_ROWS = 512  # rows of text on which the Fisher information is measured, about
+
+
+def with_origin(config: Config, run: RunFolder) -> Config:
+    """Fills in the seed of the text, and what comes from the run's origin or teacher.
+
+    So a continued run need not repeat them.
+    """
+    given = origin = config.train.init_from
+    teacher = config.train.teacher
+    values: dict[str, Any] = {}
+    if run.config_file.exists():
+        recorded = run.read_config()
+        if config.data.seed == KEYS["data.seed"].default:  # in old runs it was `seed`
+            values["data.seed"] = recorded.data.seed
+        origin = recorded.train.init_from
+        if given not in (None, origin):
+            log.info("train.init_from has no effect: it is for the start of a run")
+    elif (other := given or teacher) is not None:
+        recorded = RunFolder(other, ORIGIN if given else TEACHER).read_config()
+    if teacher is not None and RunFolder(teacher, TEACHER).read_config().model.parallel is not None:
+        raise ConfigError(
+            f"train.teacher={teacher}: a teacher predicts one subword after the other, and that "
+            "run has model.parallel. Name another run."
+        )
+    if origin is not None or teacher is not None:
+        values |= {name: value_at(recorded, name) for name in OF_VOCABULARY}
+    for name, value in values.items():
+        if value_at(config, name) != value:
+            where = (origin or teacher) if name in OF_VOCABULARY else run.path
+            log.info("%s is %r, as in %s", name, value, where)
+    return with_values(config, {**values, "train.init_from": origin})
+
+
+def initial_state(config: Config, program: Program) -> TrainState:
+    """The state before the first step, with the weights of train.init_from if that is set."""
+    state = program.init(config.seed)
+    if config.train.init_from is not None:
+        origin = RunFolder(config.train.init_from)
+        params, name = load_params(origin, "latest", program.saved_state.params)
+        log.info("starting from the weights of %s, checkpoint %s", origin.path, name)
+        state = state._replace(params=program.from_saved(params))
+        if state.anchor is not None:
+            state = state._replace(anchor=_anchor(origin, program, state.params))
+    return state
+
+
+def _anchor(origin: RunFolder, program: Program, params: Params) -> Anchor:
+    """The weights of the origin, and what mattered to it, by its own training text."""
+    data, loss_fn = load_data(origin.read_config(), origin), make_loss_fn(program.model, 0.0)
+    shardings = shardings_of(program.state.params)
+
+    @functools.partial(jax.jit, out_shardings=shardings)
+    def added(total: Params, params: Params, batch: Batch) -> Params:
+        return jax.tree.map(jnp.add, total, squared_gradients(loss_fn, params, batch))
+
+    count = -(-FISHER_ROWS // data.shape.rows)
+    total = jax.tree.map(jnp.zeros_like, params)
+    with contextlib.closing(data.train_batches(None, 0, 0)) as batches:
+        for batch in itertools.islice(batches, count):
+            with placed(program.mesh, program.model):
+                total = added(total, params, batch)
+    rows = count * data.shape.rows
+    log.info("elastic weights: what mattered to %s, on %d rows of its text", origin.path, rows)
+    fisher = jax.tree.map(lambda x: x / rows, total)
+    return Anchor(jax.tree.map(jnp.copy, params), fisher)
