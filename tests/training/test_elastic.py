@@ -1,5 +1,6 @@
 """Elastic weights: the Fisher information and the pull by hand, and a run near its origin."""
 
+import itertools
 import shutil
 
 import jax
@@ -11,9 +12,13 @@ import pytest
 from tests import tiny_runs as runs
 from tests.training.test_resume import assert_same_run
 from tests.training.test_step import VOCABULARY, Bigrams, bigram_batch, bigram_step, by_hand
+from transformer_jax.model.stacked_params import stacked
+from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.batches import Batch
+from transformer_jax.training.data import load_data
 from transformer_jax.training.elastic import Anchor, penalty_gradient, squared_gradients
 from transformer_jax.training.step import accumulated_gradients, make_loss_fn, make_update
+from transformer_jax.use.loading import load_model
 
 WEIGHT = 0.7
 
@@ -98,3 +103,13 @@ def test_a_run_stays_near_its_origin_and_goes_on_without_it(tmp_path):
         )
 
     assert 0 < moved(whole) < 0.3 * moved(free)
+
+    # The mean over rows of the origin's own text, of the likelihood without smoothing.
+    run = RunFolder(tmp_path / "elsewhere")
+    data, model = load_data(run.read_config(), run), load_model(str(run.path)).model
+    loss_fn, params = make_loss_fn(model, 0.0), stacked(load_model(str(run.path)).translator.params)
+    batches = [*itertools.islice(data.train_batches(None, 0, 0), 512 // data.shape.rows)]
+    parts = [squared_gradients(loss_fn, params, batch) for batch in batches]
+    wanted = jax.tree.map(lambda *x: sum(x) / 512, *parts)["embedding"]["table"]
+    found = fisher["rest.anchor.fisher.embedding.table"]
+    np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-6)

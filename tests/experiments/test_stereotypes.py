@@ -1,0 +1,121 @@
+"""The dial for stereotypes: the text, which form counts, the choice of a setting, the verdicts."""
+
+from collections import Counter
+
+import pytest
+
+from experiments import stereotypes
+from experiments.judging import FAILS, HOLDS
+from experiments.stereotypes import (
+    ALONE,
+    BLEU,
+    CHOICE,
+    CHOOSING,
+    CONTROL,
+    ELASTIC,
+    EVEN,
+    HELPING,
+    MOST,
+    PROBED,
+    RARE,
+    REMEDIES,
+    REPLAY,
+    SHOWN,
+    UNSEEN,
+    VALID,
+    accuracy,
+    biased,
+    chosen,
+    form,
+    probe,
+    stereotype,
+    verdicts,
+)
+from tests.tiny_runs import read_lines
+
+
+def test_the_dial_is_the_share_of_sentences_with_the_stereotype():
+    text = [*biased(3_000, 0.9, 0, HELPING)]
+    assert {one.occupation for one in text} == {*HELPING}
+    share = sum(one.gender == stereotype(one.occupation) for one in text) / len(text)
+    assert share == pytest.approx(0.9, abs=0.02)
+    usual = Counter(stereotype(name) for name in (*HELPING, *PROBED, *CHOOSING))
+    assert usual == {"m": 12, "f": 12}
+    for one in text[:200]:
+        words = {"m": ({"he", "his"}, "Der"), "f": ({"she", "her"}, "Die")}[one.gender]
+        assert words[0] & {*one.src.split()} and one.tgt.split()[0] == words[1]
+        assert form(one.occupation, one.gender) in one.tgt.split()
+
+
+def test_the_probe_asks_for_what_no_sentence_of_training_has():
+    assert not {*HELPING} & {*PROBED} and not {*CHOOSING} & {*HELPING, *PROBED}
+    things = {thing.en for thing in UNSEEN}
+    assert not things & {thing.en for thing in SHOWN}
+    asked = probe(PROBED)
+    assert len(asked) == 160 and Counter(one.gender for one in asked) == {"m": 80, "f": 80}
+    assert all(things & {*one.src.split()} for one in asked)
+
+
+def test_a_translation_is_right_with_one_form_of_the_right_gender():
+    he, she = (next(one for one in probe(PROBED) if one.gender == gender) for gender in "mf")
+    man, woman = form(he.occupation, "m"), form(he.occupation, "f")
+    lines = [
+        f"Der {man} geht .",
+        f"Die {woman} geht .",
+        f"Der {man} und die {woman} .",
+        "Er geht .",
+    ]
+    assert accuracy(lines, [he] * 4) == 25 and accuracy(lines, [she] * 4) == 25
+
+
+def test_the_texts_of_the_rows_and_remedies_are_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(stereotypes, "TEXT", tmp_path)
+    monkeypatch.setattr(stereotypes, "PAIRS", 500)
+    stereotypes.write_text()
+    stems = {
+        stem for own in REMEDIES.values() for one in own.values() for stem in one["data.train"]
+    }
+    stems |= {stem for own in stereotypes.ROWS.values() for stem in own["data.train"]}
+    assert {path.stem for path in tmp_path.iterdir()} == {*stems, "valid", "test"}
+    sizes = {stem: len(read_lines(tmp_path / f"{stem}.de")) for stem in stems}
+    assert sizes["train99"] == 6_500 and sizes["balanced"] == sizes["replay"] == sizes["biased"]
+
+
+def found(rare, bleu, choice=50.0):
+    return {RARE: rare, BLEU: bleu, VALID: bleu, CHOICE: choice}
+
+
+def test_the_best_setting_of_those_that_lose_little_is_taken():
+    before = found(10.0, 90.0)
+    settings = {"a": found(30.0, 89.5, 60.0), "b": found(20.0, 89.1, 70.0), "c": found(90, 80, 95)}
+    assert chosen(settings, before) is settings["b"]
+    lossy = {"a": found(30.0, 85.0, 60.0), "b": found(20.0, 80.0, 70.0)}
+    assert chosen(lossy, before) is lossy["a"]
+
+
+def test_verdicts_compare_each_seed_with_its_own_start():
+    before, after = {}, {}
+    for seed in range(3):
+        before[MOST, seed], before[EVEN, seed] = found(10 + seed, 90.0), found(95.0, 90.0)
+        gains = {ALONE: (50, -9.0), REPLAY: (40, -0.1), ELASTIC: (30, -0.5), CONTROL: (-5, -0.2)}
+        after[MOST, seed] = {
+            remedy: {
+                setting: found(10 + 1.1 * seed + rare, 90.0 + bleu + seed / 100, n)
+                for n, setting in enumerate(REMEDIES[remedy])
+            }
+            for remedy, (rare, bleu) in gains.items()
+        }
+    rows = {claim: (verdict, change) for claim, verdict, change in verdicts(after, before)}
+    assert rows.pop("the dial works") == (HOLDS, "-84.0")
+    assert rows == {
+        "balanced pairs: helps": (HOLDS, "+50.1"),
+        "balanced pairs: keeps the rest": (FAILS, "-9.0"),
+        "replay: helps": (HOLDS, "+40.1"),
+        "replay: keeps the rest": (HOLDS, "-0.1"),
+        "replay: forgets less": (HOLDS, "+8.9"),
+        "elastic weights: helps": (HOLDS, "+30.1"),
+        "elastic weights: keeps the rest": (HOLDS, "-0.5"),
+        "elastic weights: forgets less": (HOLDS, "+8.5"),
+        "control: helps": (FAILS, "-4.9"),
+        "control: keeps the rest": (HOLDS, "-0.2"),
+    }
