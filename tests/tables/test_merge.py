@@ -18,7 +18,13 @@ from transformer_jax.errors import DataError, UserError
 from transformer_jax.runs.evaluations import evaluation_path, text_digest, write_evaluation
 from transformer_jax.tables import command, merge, pack
 from transformer_jax.tables.experiment import Experiment, Scale, make_jobs
-from transformer_jax.tables.results import read_results, write_results
+from transformer_jax.tables.results import (
+    Answer,
+    read_answers,
+    read_results,
+    write_answers,
+    write_results,
+)
 from transformer_jax.text.corpora import open_corpus
 
 RUN = "runs/4_heads/seed-0"
@@ -62,6 +68,8 @@ def archive(tmp_path, experiment) -> Path:
         write_evaluation(path, [pair.tgt for pair in pairs], settings | SCORES)
         packed.append(pack.PackedJob(job.row, 0, job.digest(), "text/corpus", "v"))
     write_results(out, [line(job.row, 0, 20.0, config_digest=job.digest()) for job in jobs])
+    answers = {"both": [job.digest() for job in jobs], "none": [], "another": ["1" * 12]}
+    write_answers(out, [Answer(name, of, {"x": 1}) for name, of in answers.items()])
     plan = pack.Plan("mine", "small", None, "c", "there", {}, packed, [], [], "s")
     with pack.results_kept(out, jobs, plan):
         pass
@@ -98,6 +106,7 @@ def test_runs_are_added_and_merged_again_when_their_line_is_removed(call, tmp_pa
     call()
     lines = read_results(tmp_path / "out")
     assert [(one.row, one.revision) for one in lines] == [("base", "there"), ("4 heads", "there")]
+    assert [*read_answers(tmp_path / "out")] == ["both", "none"]
     assert len([*(tmp_path / "runs/mine/small/4_heads/seed-0").rglob("*.txt")]) == 1
     write_results(tmp_path / "out", [])
     call()

@@ -8,6 +8,7 @@ import sys
 import tarfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.tables import command, launch, merge, pace, pack
 from transformer_jax.tables.experiment import Experiment, Job, Scale
 from transformer_jax.tables.pace import Pace, keep_pace, read_paces, with_pace
-from transformer_jax.tables.results import read_results
+from transformer_jax.tables.results import Answer, read_answers, read_results, write_answers
 from transformer_jax.training.timing import Timing
 
 MINUTES = 0.01
@@ -39,7 +40,16 @@ def experiment(corpus, tmp_path_factory) -> Experiment:
     preset = runs.write_preset(tmp_path_factory.mktemp("preset") / "preset.py", runs.TINY)
     keys = {"data.path": str(corpus), "data.test": ("test", "other"), "train.checkpoint_every": 20}
     scale = Scale(str(preset), keys, average=1, minutes=MINUTES)
-    return Experiment("tiny", {"base": {}, "linear": LINEAR}, {"small": scale})
+    rows: dict[str, dict[str, Any]] = {"base": {}, "linear": LINEAR}
+    return Experiment("tiny", rows, {"small": scale}, findings=asked)
+
+
+def asked(folder, jobs):
+    """Asks runs a question where they were trained."""
+    if folder.parent.name == "there":
+        own = [job.digest() for job in jobs if job.row == "linear"]
+        write_answers(folder, [Answer("asked there", own, {})])
+    return []
 
 
 def in_process(jobs, done, processes=1, commands=launch.commands_of):
@@ -118,6 +128,7 @@ def test_a_row_runs_elsewhere_and_its_results_come_back(
     assert line.steps == known.steps == 30 and known.seconds_per_step == 0.01
     config = json.loads((here / "runs/tiny/small/linear/seed-0/config.json").read_text())
     assert config["train"]["decay_steps"] == config["train"]["steps"] == line.steps
+    assert [*read_answers(here / "out")] == ["asked there"]
     assert line.samples and set(line.sets) == {"test", "other"}
     each = [line.sets[name]["chrf"] for name in ("test", "other")]
     assert line.chrf not in each and min(each) < line.chrf < max(each)

@@ -139,7 +139,9 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
             # All jobs: those that an earlier call finished belong to results.tgz too.
             with results_kept(output.folder, jobs, plan):
                 failed = _run_missing(missing, experiment.shown(scale)[0], output, values)
-        _report(experiment, values, output, runs)
+                _report(experiment, values, output, runs)
+        else:
+            _report(experiment, values, output, runs)
         if failed:
             raise RunError(f"{len(failed)} of {len(missing)} runs failed; first: {failed[0]}")
 

@@ -20,7 +20,14 @@ from transformer_jax.tables.experiment import Job
 from transformer_jax.tables.pace import Pace, keep_pace, read_paces, with_pace
 from transformer_jax.tables.pack import PLAN, SMALL_FILES, Plan, extract, read_plan, run_files
 from transformer_jax.tables.report import Output
-from transformer_jax.tables.results import Line, finished, read_results, write_results
+from transformer_jax.tables.results import (
+    Line,
+    finished,
+    read_answers,
+    read_results,
+    write_answers,
+    write_results,
+)
 from transformer_jax.tables.texts import REFERENCES, SOURCES, TRAIN, VALID, text_sums, trained_on
 
 log = logging.getLogger(__name__)
@@ -39,7 +46,7 @@ class Found(NamedTuple):
 def merge(
     file: Path, jobs: Sequence[Job], output: Output, minutes: float | None, asked: str
 ) -> None:
-    """Adds the finished runs of a results.tgz to the recorded results.
+    """Adds the finished runs of a results.tgz, and their answers, to the recorded results.
 
     If anything does not fit, nothing is written.
 
@@ -64,6 +71,7 @@ def merge(
                     f"{_time(minutes)} here. Give that number with --minutes, or another --out."
                 )
             runs = [*_checked(folder, plan, jobs, output, asked)]
+            answers = read_answers(folder)
         except UserError as error:
             # The folder is gone when the message is read.
             raise type(error)(str(error).replace(f"{folder}/", f"--merge={file}: ")) from None
@@ -74,6 +82,10 @@ def merge(
                 keep_pace(output.paces, run.pace)
             named = run.line._replace(revision=plan.revision, p={})
             write_results(output.folder, [*read_results(output.folder), named])
+        digests = {run.line.config_digest for run in runs}
+        theirs = {name: one for name, one in answers.items() if digests.issuperset(one.configs)}
+        if theirs:
+            write_answers(output.folder, {**read_answers(output.folder), **theirs}.values())
         log.info("%s: %d finished runs", file, len(runs))
 
 
