@@ -24,6 +24,12 @@ Then training goes on for 500 updates, from the weights of the whole model and o
 `transformer-jax prune` wrote, without a quarter and without half of the heads, by importance and at
 random (one draw). The same rules, written before these runs, hold for "tells" and "can go" against
 the whole model, which has as many further updates.
+
+Learned gates are another way to choose (Voita et al. 2019): hard concrete gates (Louizos et al.
+2018) on all heads at once, whose expected share of open gates is added to the nats of a subword.
+They take 200 updates of Adam (rate 0.1) on the same 200 pairs, while the weights stay, and in each
+attention the heads with the lowest log alpha go. "Learned gates tell" holds for a share if BLEU is
+higher than by importance, and does not if it is lower; nothing is tuned.
 """
 
 import statistics
@@ -46,6 +52,9 @@ from transformer_jax.tables.experiment import Experiment, Job
 HEADS, ROW = 8, "8 heads"
 GONE = {"a quarter": 2, "half": 4, "three quarters": 6}  # heads of each attention
 LEAST, RANDOM, MOST = "least important", "random", "most important"
+LEARNED = "learned gates"
+UPDATES, RATE, START = 200, 0.1, 2.0  # of learned gates; the first log alpha
+BETA, LOW, HIGH = 2 / 3, -0.1, 1.1  # temperature and stretch of hard concrete gates
 WHOLE, ERRORS, NEIGHBOURS = "all heads", "alignment errors", "neighbour shares"
 PAIRS, CHOSEN_BY, LOOKED_AT = 500, 200, 50
 DRAWS, FAR, LITTLE = 2, 2, 1.0
@@ -150,6 +159,73 @@ def trained_further(job: Job) -> Evidence:
     return found
 
 
+def learned_gates(run: Any, pairs: Sequence[Any], seed: int) -> Scores:
+    """log alpha of each head, learned on these pairs."""
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    from transformer_jax.evaluation.explanations import log_probs
+    from transformer_jax.evaluation.head_importance import attentions, gated, in_rows
+
+    model, params = run.loaded.model, run.loaded.translator.params
+    lines = run.loaded.line_translator()
+    src = lines.encode([pair.src for pair in pairs])
+    tgt = lines.encode([pair.tgt for pair in pairs], is_target=True)
+    rows = in_rows(src, tgt, len(src), (max(map(len, src)), max(map(len, tgt))))
+    real_BL, heads = rows.target.segments != 0, model.config.num_heads
+
+    def loss(log_alpha: dict[str, Any], params: Any, key: Any) -> Any:
+        noise = jax.random.logistic(key, (len(log_alpha), heads))
+        own = {name: noise[n] + log_alpha[name] for n, name in enumerate(log_alpha)}
+        gates = {name: hard_concrete(x) for name, x in own.items()}
+        found_BL = log_probs(model, {"params": gated(params, gates)}, rows)
+        return -jnp.where(real_BL, found_BL, 0.0).sum() / real_BL.sum() + share_open(log_alpha)
+
+    optimizer = optax.adam(RATE)
+
+    @jax.jit
+    def update(log_alpha: Any, state: Any, params: Any, key: Any) -> Any:
+        changes, state = optimizer.update(jax.grad(loss)(log_alpha, params, key), state)
+        return optax.apply_updates(log_alpha, changes), state
+
+    log_alpha = {name: jnp.full(heads, START) for name in attentions(model)}
+    state = optimizer.init(log_alpha)
+    for key in jax.random.split(jax.random.key(seed), UPDATES):
+        log_alpha, state = update(log_alpha, state, params, key)
+    return {name: np.asarray(own) for name, own in log_alpha.items()}
+
+
+def hard_concrete(logits: Any) -> Any:
+    """Gates from 0 to 1, of log alpha plus logistic noise (Louizos et al. 2018, equation 10)."""
+    import jax
+
+    return jax.numpy.clip(jax.nn.sigmoid(logits / BETA) * (HIGH - LOW) + LOW, 0, 1)
+
+
+def share_open(log_alpha: Mapping[str, Any]) -> Any:
+    """The expected share of gates above 0 (equation 12)."""
+    import jax
+
+    each = [jax.nn.sigmoid(x - BETA * np.log(-LOW / HIGH)).mean() for x in log_alpha.values()]
+    return sum(each) / len(each)
+
+
+def by_learned_gates(job: Job) -> Evidence:
+    """BLEU without the heads that learned gates choose."""
+    from transformer_jax.api import load
+    from transformer_jax.text.built_in_corpus import built_in_pairs
+
+    run = load(job.folder, beam_size=1)
+    scores = learned_gates(run, built_in_pairs("valid", CHOSEN_BY), job.seed)
+    pairs = pairs_of_test(PAIRS)
+    sources, references = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
+    found: Evidence = {"log alpha": {name: own.tolist() for name, own in scores.items()}}
+    for share, gone in GONE.items():
+        found[share] = bleu(translated(run, closed(scores, gone), sources), references)
+    return found
+
+
 # Verdicts ------------------------------------------------------------------------------------
 
 
@@ -201,17 +277,35 @@ def verdicts_further(found: Found) -> list[list[str]]:
     return [one for share in RETRAINED for one in of_share(found, share, ", trained further")]
 
 
+def verdicts_learned(learned: Found, found: Found) -> list[list[str]]:
+    """Each claim about learned gates, beside importance, and its verdict."""
+    both = [(learned[key], found[key]) for key in learned if key in found]
+    return [
+        [
+            f"learned gates tell ({share})",
+            judged([own[share] - other[f"{LEAST}, {share}"] for own, other in both], 0, 1),
+        ]
+        for share in GONE
+    ]
+
+
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and BLEU by what goes."""
     found = of_jobs(folder, jobs, measured)
     names = [WHOLE, *(f"{way}, {share}" for way in (LEAST, RANDOM, MOST) for share in GONE)]
     further = of_jobs(folder, jobs, trained_further, ", trained further")
+    learned = of_jobs(folder, jobs, by_learned_gates, f", {LEARNED}")
     retrained = [WHOLE, *(f"{way}, {share}" for way in (LEAST, RANDOM) for share in RETRAINED)]
     return [
         Heading("Verdicts"),
-        Table(["claim", "verdict"], [*verdicts(found), *verdicts_further(further)]),
+        Table(
+            ["claim", "verdict"],
+            [*verdicts(found), *verdicts_further(further), *verdicts_learned(learned, found)],
+        ),
         Heading("BLEU by the heads that go"),
         means([Column(name, at(name), ".1f") for name in names], found, [ROW]),
+        Heading("By learned gates"),
+        means([Column(share, at(share), ".1f") for share in GONE], learned, [ROW]),
         Heading("The same after further training"),
         means([Column(name, at(name), ".1f") for name in retrained], further, [ROW]),
     ]

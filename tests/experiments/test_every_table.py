@@ -47,7 +47,7 @@ VERDICTS |= {
     "one_stack": 4,
     "several_sources": 5,
 }
-VERDICTS |= {"digit_grids": 3, "pictures": 2, "pruning": 15, "recurring_names": 3}
+VERDICTS |= {"digit_grids": 3, "pictures": 2, "pruning": 18, "recurring_names": 3}
 VERDICTS |= {"smaller": 11, "speech": 4, "stereotypes": 11}
 VERDICTS |= {"positions": 10, "small_corpus": 9, "wait_k": 8, "windows": 7}  # rows of verdicts
 NOT_JUDGED = {"positions": [ALL_LENGTHS], "small_corpus": [later_parts.BASE]}

@@ -74,16 +74,27 @@ def importance(
     src_length, tgt_length = (max(map(len, side)) for side in (sources, targets))
     total: dict[str, np.ndarray] = {}
     for start in range(0, len(sources), ROWS):
-        own_targets = targets[start : start + ROWS]
-        pairs = Pairs(
-            packed_sentences(sources[start : start + ROWS], ROWS, src_length),
-            packed_sentences([[BOS, *ids[:-1]] for ids in own_targets], ROWS, tgt_length),
-            padded_sentences(own_targets, ROWS, tgt_length)[0],
-        )
+        own = sources[start : start + ROWS], targets[start : start + ROWS]
+        pairs = in_rows(*own, ROWS, (src_length, tgt_length))
         for name, found_BH in gate_gradients(model, params, pairs).items():
-            real_BH = np.abs(np.asarray(found_BH, float)[: len(own_targets)])
+            real_BH = np.abs(np.asarray(found_BH, float)[: len(own[0])])
             total[name] = total.get(name, 0) + real_BH.sum(0) / len(sources)
     return total
+
+
+def in_rows(
+    sources: Sequence[np.ndarray],
+    targets: Sequence[np.ndarray],
+    rows: int,
+    lengths: tuple[int, int],
+) -> Pairs:
+    """One pair in each row, with so many positions in the source and in the target."""
+    src_length, tgt_length = lengths
+    return Pairs(
+        packed_sentences(sources, rows, src_length),
+        packed_sentences([[BOS, *ids[:-1]] for ids in targets], rows, tgt_length),
+        padded_sentences(targets, rows, tgt_length)[0],
+    )
 
 
 @functools.partial(jax.jit, static_argnames="model")
