@@ -20,6 +20,7 @@ from experiments.stereotypes import (
     RARE,
     REMEDIES,
     REPLAY,
+    SEEN,
     SHOWN,
     UNSEEN,
     VALID,
@@ -94,17 +95,21 @@ def test_the_best_setting_of_those_that_lose_little_is_taken():
 
 
 def test_verdicts_compare_each_seed_with_its_own_start():
-    before, after = {}, {}
+    before, after = {}, {remedy: {} for remedy in REMEDIES}
     for seed in range(3):
         before[MOST, seed], before[EVEN, seed] = found(10 + seed, 90.0), found(95.0, 90.0)
-        gains = {ALONE: (50, -9.0), REPLAY: (40, -0.1), ELASTIC: (30, -0.5), CONTROL: (-5, -0.2)}
-        after[MOST, seed] = {
-            remedy: {
+        gains = {
+            ALONE: (50, -9.0),
+            REPLAY: (40, -0.1),
+            ELASTIC: (30, -0.5),
+            CONTROL: (-5, -0.2),
+            SEEN: (80, 0.0),
+        }
+        for remedy, (rare, bleu) in gains.items():
+            after[remedy][MOST, seed] = {
                 setting: found(10 + 1.1 * seed + rare, 90.0 + bleu + seed / 100, n)
                 for n, setting in enumerate(REMEDIES[remedy])
             }
-            for remedy, (rare, bleu) in gains.items()
-        }
     rows = {claim: (verdict, change) for claim, verdict, change in verdicts(after, before)}
     assert rows.pop("the dial works") == (HOLDS, "-84.0")
     assert rows == {
@@ -118,4 +123,6 @@ def test_verdicts_compare_each_seed_with_its_own_start():
         "elastic weights: forgets less": (HOLDS, "+8.5"),
         "control: helps": (FAILS, "-4.9"),
         "control: keeps the rest": (HOLDS, "-0.2"),
+        "seen: helps": (HOLDS, "+80.1"),
+        "seen: keeps the rest": (HOLDS, "+0.0"),
     }
