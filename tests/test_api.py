@@ -305,6 +305,7 @@ def test_words_are_between_spaces_whatever_the_subwords_are():
         (lambda: load(None), "None names no run's folder: give one"),
         (lambda: load(runs.trained_run(), beam=2), "decode.beam"),
         (lambda: load(runs.trained_run(), num_layers=2), "num_layers cannot change in a trained"),
+        (lambda: load(runs.trained_run(), **{"decode.beam_size": 2}), "own names: beam_size"),
         (lambda: load(runs.trained_run(), checkpoint=7), "7"),
     ],
 )

@@ -410,6 +410,19 @@ def test_half_a_model_is_removed_if_the_disk_is_full(tmp_path, monkeypatch):
     assert not (tmp_path / "x").exists()
 
 
+def test_an_export_does_not_replace_what_another_one_wrote_meanwhile(tmp_path, monkeypatch):
+    def write(model, folder, about):
+        for one in (folder, tmp_path / "x"):
+            one.mkdir()
+            (one / "config.json").write_text(one.parent.name)
+
+    monkeypatch.setattr(command, "write_huggingface", write)
+    with pytest.raises(UserError, match="x exists. Name a folder that does not"):
+        command.export(str(run_of("post")), format="huggingface", output=str(tmp_path / "x"))
+    assert (tmp_path / "x" / "config.json").read_text() == tmp_path.name
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [("learned", "model.positions='learned'"), ("pre, untied", "model.tie_embeddings=False")],

@@ -165,13 +165,14 @@ def test_the_first_step_starts_where_the_imported_model_is(tmp_path):
     np.testing.assert_allclose(own["embedding"]["table"], origin["embedding"]["table"], atol=1e-7)
 
 
-def test_a_flag_comes_before_the_language_that_the_tokenizer_names(tmp_path):
+def test_a_flag_comes_before_the_language_that_the_tokenizer_names(tmp_path, caplog):
     (tmp_path / "folder").mkdir()
     folder = write_folder(tmp_path / "folder", ONE)
     arguments = (f"--from={folder}", f"--workdir={tmp_path / 'run'}", "--src=en")
     assert runs.command("import", *arguments) == 0
     data = RunFolder(tmp_path / "run").read_config().data
     assert (data.src, data.tgt) == ("en", "deu")
+    assert "--src=en: the folder says eng" in caplog.text and "--tgt" not in caplog.text
 
 
 def test_an_imported_run_has_nothing_to_average(capsys):

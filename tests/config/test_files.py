@@ -117,6 +117,13 @@ def test_every_preset_says_paper_device_and_command(preset):
         assert word in docstring, word
 
 
+def test_a_key_of_search_waits_for_another_one_of_search_and_for_nothing_else(in_checkout):
+    """A later command may ask for decode.method=sample, but never for model.wait_k."""
+    assert load_config("configs/demo.py", {"decode.temperature": 0.5}).decode.temperature == 0.5
+    with pytest.raises(ConfigError, match="decode.wait_k=3 changes nothing here. Set model.wait_k"):
+        load_config("configs/demo.py", {"decode.wait_k": 3})
+
+
 def test_multi30k_takes_its_folder_from_the_environment(in_checkout, monkeypatch):
     monkeypatch.setenv("TRANSFORMER_JAX_DATA", "somewhere")
     assert load_config("configs/multi30k.py").data.path == "somewhere/multi30k"

@@ -294,6 +294,9 @@ def test_a_vocabulary_file_is_read_as_yaml_would_without_its_surprises(tmp_path)
     path.write_text("a: 0\nb: 2\n")
     with pytest.raises(UserError, match="not 0, 1, 2"):
         read_vocabulary_yml(path)
+    path.write_text("a: 0\nb: 1\nc: 0\n")
+    with pytest.raises(UserError, match="line 3: an earlier line has the id 0 too"):
+        read_vocabulary_yml(path)
     path.write_text("a: 0\nb\n")
     with pytest.raises(UserError, match="line 2: 'b' is not PIECE: ID"):
         read_vocabulary_yml(path)
@@ -313,10 +316,14 @@ def test_settings_of_decoder_yml_that_the_run_cannot_keep_are_named(tmp_path, ca
     plain = file.read_text()
     file.write_text(plain + "mini-batch: 64\nword-penalty: 0\n")
     assert read(folder) and "is without them" not in caplog.text
-    file.write_text(plain + "word-penalty: 1.5\nmax-length-factor: 1.2\n")
+    file.write_text(plain + "allow-unk: false\nmax-length: 1000\n")
+    assert read(folder) and "is without them" not in caplog.text
+    file.write_text(plain + "beam-size: 0\n")
+    assert read(folder).decode["beam_size"] == 0, "which no run can have"
+    file.write_text(plain + "word-penalty: 1.5\nmax-length-factor: 1.2\nallow-unk: true\n")
     assert read(folder)
     [named] = [one for one in caplog.messages if "is without them" in one]
-    assert named.endswith("max-length-factor=1.2, word-penalty=1.5")
+    assert named.endswith("allow-unk=True, max-length-factor=1.2, word-penalty=1.5")
 
 
 def test_aliases_of_yaml_are_refused(tmp_path):

@@ -216,4 +216,7 @@ def test_processes_with_other_configs_stop_before_they_train(monkeypatch):
     config = with_values(Config(), {"data.source": "grammar", "train.steps": 6})
     with pytest.raises(ConfigError, match=r"process 1 has train.steps=5, and process 0 has 6"):
         train(config, "nowhere")
+    monkeypatch.setattr(processes, "gather", lambda own: [own, {**own, "--workdir": "/other"}])
+    with pytest.raises(ConfigError, match="process 1 has --workdir='/other', and process 0 has"):
+        train(config, "nowhere")
     assert not Path("nowhere").exists()

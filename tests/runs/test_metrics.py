@@ -261,3 +261,15 @@ def test_progress_on_a_terminal_is_a_bar_with_log_lines_above_it(monkeypatch, ca
         assert screen.split(line)[0][-1] == "\r"
         assert screen.split(line)[1].startswith("\n")
     assert screen.endswith("\n")
+
+
+def test_a_file_that_is_removed_begins_again_and_a_moved_folder_keeps_its_own(tmp_path, caplog):
+    writer = MetricsWriter(tmp_path / "run")
+    writer.write(1, "train", {"x": 1.0})
+    (tmp_path / "run" / "metrics.jsonl").unlink()
+    writer.write(2, "train", {"x": 1.0})
+    assert "metrics.jsonl was removed: its curves begin again here" in caplog.text
+    (tmp_path / "run").rename(tmp_path / "moved")
+    writer.write(3, "train", {"x": 1.0})
+    writer.close()
+    assert steps_of(tmp_path / "moved") == [2, 3] and not (tmp_path / "run").exists()

@@ -23,6 +23,8 @@ import pytest
 
 from tests import tiny_runs as runs
 from transformer_jax.api import Run, load
+from transformer_jax.commands.serve import serve
+from transformer_jax.errors import ConfigError
 from transformer_jax.serving import answers
 from transformer_jax.serving.asked import Asked, Limits
 from transformer_jax.serving.worker import Worker
@@ -295,6 +297,13 @@ def test_a_request_to_another_name_is_refused_and_nothing_is_redirected(serving)
         assert status == 421 and "--allow_host" in found["error"]
     status, _, headers = request(port, "POST", "/translate/", {"text": "a"})
     assert status == 404 and "location" not in {name.lower() for name in headers}
+
+
+@pytest.mark.parametrize("name", ["http://x.com", "y.com:80", "a b", "", "x/y"])
+def test_names_that_no_request_can_have_are_refused(name):
+    with pytest.raises(ConfigError, match=f"--allow_host={name} is not the name of a host"):
+        names = ["good.example", "[::1]", name]
+        serve("nowhere", checkpoint="latest", host="127.0.0.1", port=0, allow_host=names)
 
 
 def test_a_client_that_sends_no_more_is_still_answered(serving):

@@ -93,7 +93,7 @@ def test_a_second_train_is_refused_and_the_first_goes_on(tmp_path, capsys):
     wait_until(lambda: steps_of(workdir), process)
     assert runs.train(workdir, train__steps=LONG) == 2
     assert capsys.readouterr().err == (
-        f"transformer-jax: Another `train` is at work in {workdir}. Wait for it, or choose "
+        f"transformer-jax: Another command is at work in {workdir}. Wait for it, or choose "
         "another --workdir.\n"
     )
     assert process.is_alive()

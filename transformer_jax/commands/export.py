@@ -1,8 +1,9 @@
 """The `export` command: a run's model as a folder for another engine."""
 
 import dataclasses
+import errno
 import logging
-import shutil
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -71,8 +72,9 @@ def export(
     _check_format(format, quantization, gold)
     if URL.match(output):
         raise UserError(f"--output={output} is not a folder of a file system. Name one that is.")
+    exists = f"--output={output} exists. Name a folder that does not."
     if folder.exists():
-        raise UserError(f"--output={output} exists. Name a folder that does not.")
+        raise UserError(exists)
     config = run.read_config()
     vocabulary = load_vocabulary(run.vocabulary_file)
     made = make_model(config.model, vocabulary.sizes)
@@ -84,15 +86,19 @@ def export(
     model = Exported(config, params, vocabulary, banned, aligner and aligner[:2])
     about = _facts(run, config.data, name)
     try:
-        if format == "ctranslate2":
-            ctranslate2_out.write_ctranslate2(model, folder, quantization)
-        elif format == "stablehlo":
-            write_stablehlo(model, folder)
-        else:
-            write_huggingface(model, folder, about)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
+            whole = Path(scratch, folder.name)
+            if format == "ctranslate2":
+                ctranslate2_out.write_ctranslate2(model, whole, quantization)
+            elif format == "stablehlo":
+                write_stablehlo(model, whole)
+            else:
+                write_huggingface(model, whole, about)
+            whole.rename(folder)  # at once, and not onto what another command has written
     except OSError as error:
-        if not folder.is_symlink():
-            shutil.rmtree(folder, ignore_errors=True)  # half a model
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            raise UserError(exists) from None
         raise UserError(f"--output={output} cannot be written: {error.strerror}.") from None
     log.info("%s: checkpoint %s of %s", folder, name, run.path)
     log.info("%s", _search(config.decode, format))

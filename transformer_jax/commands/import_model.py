@@ -61,6 +61,9 @@ def import_model(
             "--tgt=de, for example. They choose the rules for punctuation and the scores of "
             "`evaluate`."
         )
+    for flag, given, named in zip(("src", "tgt"), (src, tgt), known, strict=True):
+        if named is not None and given not in (None, named):
+            log.warning("--%s=%s: the folder says %s", flag, given, named)
     model = read(origin, languages)
     config = _config(model, run, languages)
     vocabulary = of_bundle(model.bundle, str(origin))

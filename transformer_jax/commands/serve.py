@@ -1,6 +1,7 @@
 """The `serve` command: an HTTP API and one page that translate."""
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 from transformer_jax import allocator
 from transformer_jax.api import Run
 from transformer_jax.config.data import code
-from transformer_jax.errors import UserError
+from transformer_jax.errors import ConfigError, UserError
 from transformer_jax.serving.answers import answer_all, model_of
 from transformer_jax.serving.asked import Asked, Limits
 from transformer_jax.serving.worker import Worker
@@ -16,6 +17,7 @@ from transformer_jax.text.sources import TAB
 from transformer_jax.use.loading import NO_OVERRIDES, load_model
 
 log = logging.getLogger(__name__)
+NAME = re.compile(r"[\w.-]+|\[[0-9A-Fa-f:.]+\]")  # of a host, or its IPv6 address
 
 
 def serve(
@@ -46,6 +48,12 @@ def serve(
         from transformer_jax.serving.server import listen, make_server
     except ModuleNotFoundError:
         raise UserError("serve needs two packages: pip install starlette uvicorn.") from None
+    for name in allow_host or ():
+        if not NAME.fullmatch(name):
+            raise ConfigError(
+                f"--allow_host={name} is not the name of a host: give it without http://, port "
+                "and path."
+            )
     with listen(host, port) as listening:
         run = Run(load_model(workdir, checkpoint, overrides=overrides).reading_text("serve"))
         sources = run.loaded.model.sources

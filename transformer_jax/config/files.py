@@ -57,13 +57,19 @@ def load_config(spec: str, overrides: Mapping[str, Any] | None = None) -> Config
     try:
         given = _without_demands(_call_get_config(spec), overrides or {})
         config = with_values(from_config_dict(given), overrides or {})
-        # Of the keys of search, a later command can set what reads them.
-        check(config, [name for name in KEYS if not name.startswith("decode.")])
+        # A key of search that another one of search reads may wait for a later command to set that.
+        check(config, [name for name, key in KEYS.items() if not _may_wait(key)])
         return config
     except UserError:
         raise
     except Exception as error:  # for example on numbers of 5,000 digits
         raise ConfigError(f"--config={spec}: {_said(error)}") from error
+
+
+def _may_wait(key: Key) -> bool:
+    return key.name.startswith("decode.") and any(
+        setting.startswith("decode.") for setting in key.read_with
+    )
 
 
 def _without_demands(raw: Any, overrides: Mapping[str, Any]) -> Any:

@@ -65,7 +65,7 @@ STUDENT: dict[str, tuple[Any, ...]] = {
 READ_OR_OF_SPEED = frozenset(
     "models vocabs beam-size normalize relative-paths mini-batch mini-batch-words maxi-batch "
     "maxi-batch-sort workspace cpu-threads devices log log-level quiet quiet-translation "
-    "skip-cost ignore-model-config allow-unk max-length max-length-crop version".split()
+    "skip-cost ignore-model-config version".split()
 )
 POST_NORM, PRE_NORM = ("", "dan", ""), ("n", "da", "n")
 LETTERS = {"q": "q", "k": "k", "v": "v", "o": "out"}  # Marian's names of an attention's linear maps
@@ -136,9 +136,14 @@ def _read_search(folder: Path) -> _Search:
         raise UserError(f"{model} is packed for Marian's decoder. Import the .npz that it is from.")
     alpha = as_number(float, options.get("normalize") or 0.0, f"{file}: normalize")
     decode = {"penalty": "power", "length_penalty": alpha}
-    if options.get("beam-size"):
+    if options.get("beam-size") is not None:
         decode["beam_size"] = as_number(int, options["beam-size"], f"{file}: beam-size")
-    others = {str(name): value for name, value in options.items() if name not in READ_OR_OF_SPEED}
+    usual = {"allow-unk": False, "max-length": 1_000, "max-length-crop": False}  # Marian's
+    others = {
+        str(name): value
+        for name, value in options.items()
+        if name not in READ_OR_OF_SPEED and (name not in usual or value != usual[name])
+    }
     name_unused(str(file), others)
     return _Search(model, vocabularies, decode)
 

@@ -31,6 +31,8 @@ def read_vocabulary_yml(path: Path) -> list[str]:
         waiting = None
         if not i.strip().isdecimal():
             raise DataError(f"{path}, line {number}: {line!r} is not PIECE: ID.")
+        if int(i) in pieces:
+            raise DataError(f"{path}, line {number}: an earlier line has the id {int(i)} too.")
         pieces[int(i)] = unquoted(piece)
     if sorted(pieces) != list(range(len(pieces))):
         raise DataError(f"{path}: the ids of its {len(pieces)} pieces are not 0, 1, 2, ...")

@@ -72,6 +72,7 @@ class MetricsWriter:
         measured = {name: _number(value) for name, value in values.items()}
         record = {"step": int(step), "kind": kind}
         record |= {name: _to_json(value) for name, value in measured.items()}
+        self._begin_again_if_gone()
         full_before = bool(self._unwritten)
         self._unwritten += (json.dumps(record) + "\n").encode()
         try:
@@ -81,6 +82,15 @@ class MetricsWriter:
             if not full_before:
                 log.warning("%s cannot be written (%s); continuing", self._path, error.strerror)
         self._events.add(int(step), {f"{kind}/{name}": v for name, v in measured.items()})
+
+    def _begin_again_if_gone(self) -> None:
+        """Makes a new file if someone removed it; lines of a moved folder go on in the old one."""
+        if not self._path.exists() and self._path.parent.exists():
+            log.warning("%s was removed: its curves begin again here", self._path)
+            with contextlib.suppress(OSError):
+                new = self._path.open("ab", buffering=0)
+                self._file.close()
+                self._file = new
 
     def close(self) -> None:
         """Closes both files."""

@@ -299,8 +299,8 @@ class RunFolder:
         except (BlockingIOError, PermissionError):
             file.close()
             raise RunError(
-                f"Another `train` is at work in {self.path}. Wait for it, or choose another "
-                "--workdir."
+                f"Another command is at work in {self.path}. Wait for it, or choose another "
+                f"{self._flag}."
             ) from None
         except OSError as error:  # a file system without locks
             log.warning("%s cannot be locked (%s): do not start a second `train`", file.name, error)

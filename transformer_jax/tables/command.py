@@ -130,12 +130,14 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
     elif values["print"]:
         print(shown_commands(missing, read_paces(output.paces, minutes), minutes), end="")
     else:
+        is_to_run = not values["report"] and not values["merge"]
+        if is_to_run:
+            check_results(missing)
+            check_texts(lines, _table(experiment, values, output, runs), missing)
         make_folder("--out", output.folder)
         make_folder("--runs", runs)
         failed: list[str] = []
-        if not values["report"] and not values["merge"]:
-            check_results(missing)
-            check_texts(lines, _table(experiment, values, output, runs), missing)
+        if is_to_run:
             # All jobs: those that an earlier call finished belong to results.tgz too.
             with results_kept(output.folder, jobs, plan):
                 failed = _run_missing(missing, experiment.shown(scale)[0], output, values)

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import importlib
 import logging
+import os
 import signal
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
@@ -75,7 +76,7 @@ def train(config: Config, workdir: str, dry_run: bool = False, force: bool = Fal
       Interrupted: SIGTERM or SIGINT came; a checkpoint has been written.
     """
     check(config)
-    _check_agreement(config)
+    _check_agreement(config, workdir)
     _check_rate(config.train)
     keep_compiled_programs()
     mesh = make_mesh(config.mesh)
@@ -95,18 +96,19 @@ def train(config: Config, workdir: str, dry_run: bool = False, force: bool = Fal
             one.unlock()
 
 
-def _check_agreement(config: Config) -> None:
-    """Raises ConfigError, on every process of the run, if their configs differ.
+def _check_agreement(config: Config, workdir: str) -> None:
+    """Raises ConfigError, on every process of the run, if their configs or folders differ.
 
-    Paths may: each machine has its own.
+    Paths of text may: each machine has its own.
     """
     values = {name: value_at(config, name) for name in KEYS if name not in PATHS}
+    values["--workdir"] = os.path.abspath(workdir)
     first, *others = processes.gather(values)
     for number, other in enumerate(others, start=1):
         if wrong := [name for name in first if first[name] != other[name]]:
             raise ConfigError(
                 f"process {number} has {wrong[0]}={other[wrong[0]]!r}, and process 0 has "
-                f"{first[wrong[0]]!r}: start all processes with the same config."
+                f"{first[wrong[0]]!r}: start all processes with the same config and folder."
             )
 
 
