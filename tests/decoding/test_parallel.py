@@ -17,7 +17,7 @@ from transformer_jax.model.outputs.ctc import BLANK, states
 from transformer_jax.model.outputs.mask_predict import LENGTHS, MASK, length_log_probs
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.serving.answers import model_of as model_of_server
-from transformer_jax.text.batches import packed_sentences
+from transformer_jax.text.batches import packed_sentences, translation_buckets
 from transformer_jax.text.vocabulary import BOS, EOS, PAD
 
 BANNED = 7
@@ -95,6 +95,19 @@ def test_mask_predict_fills_in_what_a_loop_fills_in(iterations, lengths):
             np.testing.assert_allclose(one.score, score, rtol=1e-4)
             np.testing.assert_allclose(one.log_prob, score * (len(text) - 1), rtol=1e-4)
     assert any(BANNED not in one.ids for [one, *_] in found)
+
+
+def test_each_length_that_is_tried_counts_as_a_row_of_a_batch(monkeypatch):
+    given = []
+
+    def buckets(*own):
+        given.append(own[1])
+        return translation_buckets(*own)
+
+    monkeypatch.setattr("transformer_jax.decoding.parallel.translation_buckets", buckets)
+    for lengths in (1, 4):
+        translated("mask_predict", lengths=lengths, iterations=1)
+    assert given == [64, 16]
 
 
 def test_no_translation_is_longer_than_its_limit():

@@ -48,7 +48,7 @@ VERDICTS |= {
     "several_sources": 5,
 }
 VERDICTS |= {"digit_grids": 3, "pictures": 2, "pruning": 18, "recurring_names": 3}
-VERDICTS |= {"smaller": 11, "speech": 4, "stereotypes": 13}
+VERDICTS |= {"smaller": 11, "speech": 4, "stereotypes": 17}
 VERDICTS |= {"positions": 10, "small_corpus": 9, "wait_k": 8, "windows": 7}  # rows of verdicts
 NOT_JUDGED = {"positions": [ALL_LENGTHS], "small_corpus": [later_parts.BASE]}
 OTHER_ROWS = {"coverage": [coverage.PENALTY]}

@@ -1,5 +1,6 @@
 """Pruning: which heads are closed, and the verdicts."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -43,6 +44,24 @@ def test_the_share_of_open_gates_is_that_of_draws():
     gates = np.stack([hard_concrete(noise + own) for own in log_alpha.values()])
     assert gates.min() == 0 and gates.max() == 1 and 0.1 < ((gates > 0) & (gates < 1)).mean() < 0.9
     assert share_open(log_alpha) == pytest.approx((gates > 0).mean(), abs=3e-3)
+
+
+@pytest.mark.slow("searches with a trained model")
+def test_gates_of_heads_that_make_the_text_likelier_stay_open(monkeypatch):
+    run = load(trained_run())
+    whole = run.loaded.translator.params["decoder_0"]["cross_attention"]["out"]
+
+    def log_probs(model, variables, rows):
+        """As if the first head of one attention were all that counts."""
+        out = variables["params"]["decoder_0"]["cross_attention"]["out"]
+        gate = jnp.abs(out[0]).sum() / jnp.abs(whole[0]).sum()
+        return jnp.full(rows.target.ids.shape, 9.0) * gate
+
+    monkeypatch.setattr("transformer_jax.evaluation.explanations.log_probs", log_probs)
+    monkeypatch.setattr(pruning, "UPDATES", 60)
+    found = learned_gates(run, built_in_pairs("valid", 6), 0)
+    first, second = found.pop("decoder_0/cross_attention")
+    assert second < 1 < first and all(x.max() < 1 for x in found.values())
 
 
 @pytest.mark.slow("searches with a trained model")
