@@ -251,7 +251,7 @@ def differences(after: Mapping[str, Found], before: Found, remedy: str) -> dict[
         if seed not in own or seed not in alone:
             continue
         taken = chosen(own[seed], start)
-        same_time = taken if remedy == ELASTIC else own[seed][last]
+        same_time = own[seed].get(last, taken)  # all elastic weights take as many updates
         changes.setdefault(HELPS, []).append(taken[RARE] - start[RARE])
         changes.setdefault(KEEPS, []).append(taken[BLEU] - start[BLEU])
         changes.setdefault(LESS, []).append(same_time[BLEU] - alone[seed][last][BLEU])
