@@ -52,9 +52,7 @@ from transformer_jax.tables.experiment import Experiment, Job
 HEADS, ROW = 8, "8 heads"
 GONE = {"a quarter": 2, "half": 4, "three quarters": 6}  # heads of each attention
 LEAST, RANDOM, MOST = "least important", "random", "most important"
-LEARNED = "learned gates"
-UPDATES, RATE, START = 200, 0.1, 2.0  # of learned gates; the first log alpha
-BETA, LOW, HIGH = 2 / 3, -0.1, 1.1  # temperature and stretch of hard concrete gates
+LEARNED, UPDATES = "learned gates", 200
 WHOLE, ERRORS, NEIGHBOURS = "all heads", "alignment errors", "neighbour shares"
 PAIRS, CHOSEN_BY, LOOKED_AT = 500, 200, 50
 DRAWS, FAR, LITTLE = 2, 2, 1.0
@@ -101,6 +99,13 @@ def neighbour_shares(run: Any, pairs: Sequence[Any]) -> dict[str, list[float]]:
     return {name: own.max(0).tolist() for name, own in sums.items()}
 
 
+def encoded(run: Any, pairs: Sequence[Any]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Both sides of pairs as the run's subwords."""
+    lines = run.loaded.line_translator()
+    src = lines.encode([pair.src for pair in pairs])
+    return src, lines.encode([pair.tgt for pair in pairs], is_target=True)
+
+
 def measured(job: Job) -> Evidence:
     """BLEU without heads that are chosen in each way, and what the heads do."""
     from transformer_jax.api import load
@@ -110,10 +115,7 @@ def measured(job: Job) -> Evidence:
 
     run = load(job.folder, beam_size=1)
     model = run.loaded.model, run.loaded.translator.params
-    lines, chosen_by = run.loaded.line_translator(), built_in_pairs("valid", CHOSEN_BY)
-    src = lines.encode([pair.src for pair in chosen_by])
-    tgt = lines.encode([pair.tgt for pair in chosen_by], is_target=True)
-    scores = importance(*model, src, tgt)
+    scores = importance(*model, *encoded(run, built_in_pairs("valid", CHOSEN_BY)))
     ways = {LEAST: [scores], MOST: [{name: -own for name, own in scores.items()}]}
     draw = np.random.default_rng(job.seed)
     ways[RANDOM] = [
@@ -159,65 +161,16 @@ def trained_further(job: Job) -> Evidence:
     return found
 
 
-def learned_gates(run: Any, pairs: Sequence[Any], seed: int) -> Scores:
-    """log alpha of each head, learned on these pairs."""
-    import jax
-    import jax.numpy as jnp
-    import optax
-
-    from transformer_jax.evaluation.explanations import log_probs
-    from transformer_jax.evaluation.head_importance import attentions, gated, in_rows
-
-    model, params = run.loaded.model, run.loaded.translator.params
-    lines = run.loaded.line_translator()
-    src = lines.encode([pair.src for pair in pairs])
-    tgt = lines.encode([pair.tgt for pair in pairs], is_target=True)
-    rows = in_rows(src, tgt, len(src), (max(map(len, src)), max(map(len, tgt))))
-    real_BL, heads = rows.target.segments != 0, model.config.num_heads
-
-    def loss(log_alpha: dict[str, Any], params: Any, key: Any) -> Any:
-        noise = jax.random.logistic(key, (len(log_alpha), heads))
-        own = {name: noise[n] + log_alpha[name] for n, name in enumerate(log_alpha)}
-        gates = {name: hard_concrete(x) for name, x in own.items()}
-        found_BL = log_probs(model, {"params": gated(params, gates)}, rows)
-        return -jnp.where(real_BL, found_BL, 0.0).sum() / real_BL.sum() + share_open(log_alpha)
-
-    optimizer = optax.adam(RATE)
-
-    @jax.jit
-    def update(log_alpha: Any, state: Any, params: Any, key: Any) -> Any:
-        changes, state = optimizer.update(jax.grad(loss)(log_alpha, params, key), state)
-        return optax.apply_updates(log_alpha, changes), state
-
-    log_alpha = {name: jnp.full(heads, START) for name in attentions(model)}
-    state = optimizer.init(log_alpha)
-    for key in jax.random.split(jax.random.key(seed), UPDATES):
-        log_alpha, state = update(log_alpha, state, params, key)
-    return {name: np.asarray(own) for name, own in log_alpha.items()}
-
-
-def hard_concrete(logits: Any) -> Any:
-    """Gates from 0 to 1, of log alpha plus logistic noise (Louizos et al. 2018, equation 10)."""
-    import jax
-
-    return jax.numpy.clip(jax.nn.sigmoid(logits / BETA) * (HIGH - LOW) + LOW, 0, 1)
-
-
-def share_open(log_alpha: Mapping[str, Any]) -> Any:
-    """The expected share of gates above 0 (equation 12)."""
-    import jax
-
-    each = [jax.nn.sigmoid(x - BETA * np.log(-LOW / HIGH)).mean() for x in log_alpha.values()]
-    return sum(each) / len(each)
-
-
 def by_learned_gates(job: Job) -> Evidence:
     """BLEU without the heads that learned gates choose."""
     from transformer_jax.api import load
+    from transformer_jax.evaluation.learned_gates import learned_gates
     from transformer_jax.text.built_in_corpus import built_in_pairs
 
     run = load(job.folder, beam_size=1)
-    scores = learned_gates(run, built_in_pairs("valid", CHOSEN_BY), job.seed)
+    model = run.loaded.model, run.loaded.translator.params
+    sides = encoded(run, built_in_pairs("valid", CHOSEN_BY))
+    scores = learned_gates(*model, *sides, UPDATES, job.seed)
     pairs = pairs_of_test(PAIRS)
     sources, references = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
     found: Evidence = {"log alpha": {name: own.tolist() for name, own in scores.items()}}

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tests.tiny_runs import arrays, command, metrics, read_lines, scratch, tiny_corpus, train
+from transformer_jax.tables.collect import hypotheses as hypotheses_of
 from transformer_jax.tables.experiment import Job, Scale
-from transformer_jax.tables.results import hypotheses as hypotheses_of
 
 pytestmark = pytest.mark.slow("models are trained, killed and go through every command")
 

@@ -10,7 +10,8 @@ import math
 import os
 import stat
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -68,6 +69,23 @@ def make_folder(flag: str, folder: Path) -> None:
             wrong = str(error.strerror)
     if wrong:
         raise ConfigError(f"{flag}: cannot write into {folder}: {wrong}. Name another.")
+
+
+@contextlib.contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A path to write a folder at, which appears as `folder` when it is whole.
+
+    Raises:
+      OSError: it cannot be written, or something is there by then.
+    """
+    if folder.is_symlink():
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+    if not folder.parent.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
+        whole = Path(scratch, folder.name)
+        yield whole
+        whole.rename(folder)
 
 
 def is_stream(path: Path) -> bool:

@@ -417,7 +417,7 @@ def test_an_export_does_not_replace_what_another_one_wrote_meanwhile(tmp_path, m
             (one / "config.json").write_text(one.parent.name)
 
     monkeypatch.setattr(command, "write_huggingface", write)
-    with pytest.raises(UserError, match="x exists. Name a folder that does not"):
+    with pytest.raises(UserError, match="x cannot be written: Directory not empty"):
         command.export(str(run_of("post")), format="huggingface", output=str(tmp_path / "x"))
     assert (tmp_path / "x" / "config.json").read_text() == tmp_path.name
     assert [path.name for path in tmp_path.iterdir()] == ["x"]

@@ -158,6 +158,9 @@ def test_a_file_of_something_else_is_refused(tmp_path):
     with pytest.raises(DataError, match=f"^{path}, lines 1 and 3: both are of ..a, b., 1."):
         read_results(tmp_path)
     path.unlink()
+    (tmp_path / "results.csv").touch()
+    with pytest.raises(DataError, match=r"results.csv is of an earlier version. Move it away"):
+        read_results(tmp_path)
     path.symlink_to(tmp_path / "unmounted")
     with pytest.raises(DataError, match=f"{FILE} is a link that leads nowhere. Mount its disk"):
         read_results(tmp_path)

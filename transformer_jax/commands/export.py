@@ -1,9 +1,7 @@
 """The `export` command: a run's model as a folder for another engine."""
 
 import dataclasses
-import errno
 import logging
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from transformer_jax.decoding.lines import banned_ids
 from transformer_jax.decoding.scoring import check_one_by_one
 from transformer_jax.errors import ConfigError, DataError, UserError
 from transformer_jax.evaluation.alignment import Aligner, best_aligner
-from transformer_jax.files import read_json, read_utf8
+from transformer_jax.files import new_folder, read_json, read_utf8
 from transformer_jax.interop import ctranslate2_out
 from transformer_jax.interop.exported import Exported, require_supported
 from transformer_jax.interop.huggingface_out import write_huggingface
@@ -72,9 +70,8 @@ def export(
     _check_format(format, quantization, gold)
     if URL.match(output):
         raise UserError(f"--output={output} is not a folder of a file system. Name one that is.")
-    exists = f"--output={output} exists. Name a folder that does not."
     if folder.exists():
-        raise UserError(exists)
+        raise UserError(f"--output={output} exists. Name a folder that does not.")
     config = run.read_config()
     vocabulary = load_vocabulary(run.vocabulary_file)
     made = make_model(config.model, vocabulary.sizes)
@@ -86,19 +83,14 @@ def export(
     model = Exported(config, params, vocabulary, banned, aligner and aligner[:2])
     about = _facts(run, config.data, name)
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
-            whole = Path(scratch, folder.name)
+        with new_folder(folder) as whole:
             if format == "ctranslate2":
                 ctranslate2_out.write_ctranslate2(model, whole, quantization)
             elif format == "stablehlo":
                 write_stablehlo(model, whole)
             else:
                 write_huggingface(model, whole, about)
-            whole.rename(folder)  # at once, and not onto what another command has written
     except OSError as error:
-        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-            raise UserError(exists) from None
         raise UserError(f"--output={output} cannot be written: {error.strerror}.") from None
     log.info("%s: checkpoint %s of %s", folder, name, run.path)
     log.info("%s", _search(config.decode, format))

@@ -48,12 +48,7 @@ def serve(
         from transformer_jax.serving.server import listen, make_server
     except ModuleNotFoundError:
         raise UserError("serve needs two packages: pip install starlette uvicorn.") from None
-    for name in allow_host or ():
-        if not NAME.fullmatch(name):
-            raise ConfigError(
-                f"--allow_host={name} is not the name of a host: give it without http://, port "
-                "and path."
-            )
+    names = _names(host, allow_host or ())
     with listen(host, port) as listening:
         run = Run(load_model(workdir, checkpoint, overrides=overrides).reading_text("serve"))
         sources = run.loaded.model.sources
@@ -77,7 +72,6 @@ def serve(
         }
         allocator.collect_as_usual()
         worker = Worker(partial(answer_all, run), limits.requests)
-        names = {own.lower() for own in (host, *(allow_host or ()))}
         server = make_server(make_app(worker, about, model, limits, names))
         name = f"[{host}]" if ":" in host else host
         log.info("http://%s:%d/ (Ctrl-C ends it)", name, listening.getsockname()[1])
@@ -86,3 +80,13 @@ def serve(
         finally:
             worker.stop()
     log.info("ended after %d requests in %d groups", worker.requests, worker.groups)
+
+
+def _names(host: str, others: Sequence[str]) -> set[str]:
+    for name in others:
+        if not NAME.fullmatch(name):
+            raise ConfigError(
+                f"--allow_host={name} is not the name of a host: give it without http://, port "
+                "and path."
+            )
+    return {name.lower() for name in (host, *others)}

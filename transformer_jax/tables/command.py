@@ -130,22 +130,17 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
     elif values["print"]:
         print(shown_commands(missing, read_paces(output.paces, minutes), minutes), end="")
     else:
-        is_to_run = not values["report"] and not values["merge"]
-        if is_to_run:
-            check_results(missing)
-            check_texts(lines, _table(experiment, values, output, runs), missing)
+        to_run = [] if values["report"] or values["merge"] else missing
+        check_results(to_run)
+        check_texts(lines, _table(experiment, values, output, runs), to_run)
         make_folder("--out", output.folder)
         make_folder("--runs", runs)
-        failed: list[str] = []
-        if is_to_run:
-            # All jobs: those that an earlier call finished belong to results.tgz too.
-            with results_kept(output.folder, jobs, plan):
-                failed = _run_missing(missing, experiment.shown(scale)[0], output, values)
-                _report(experiment, values, output, runs)
-        else:
+        # All jobs: those that an earlier call finished belong to results.tgz too.
+        with results_kept(output.folder, jobs, plan):
+            failed = _run_missing(to_run, experiment.shown(scale)[0], output, values)
             _report(experiment, values, output, runs)
         if failed:
-            raise RunError(f"{len(failed)} of {len(missing)} runs failed; first: {failed[0]}")
+            raise RunError(f"{len(failed)} of {len(to_run)} runs failed; first: {failed[0]}")
 
 
 def _check_flags(values: dict[str, Any]) -> None:

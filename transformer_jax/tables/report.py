@@ -92,17 +92,12 @@ def update_significance(output: Output, jobs: Sequence[Job], lines: Sequence[Lin
         if key in job_of and line.row == base:
             known[key] = with_translations(line, job_of[key])
     for key, line in known.items():
-        of_base = known.get((base, line.seed))
-        if (
-            line.p
-            or line.row == base
-            or key not in job_of
-            or not (of_base and of_base.translations)
-        ):
+        of_base, job = known.get((base, line.seed)), job_of.get(key)
+        if job is None or of_base is None or line.row == base or line.p:
             continue
-        if (own := translations_of(line, job_of[key])) is not None:
-            p = _compared(of_base, line, own, job_of[key])
-            known[key] = line._replace(p=p)
+        own = translations_of(line, job) if of_base.translations else None
+        if own is not None:
+            known[key] = line._replace(p=_compared(of_base, line, own, job))
     if changed := {key: line for key, line in known.items() if line not in lines}:
         # Read again: another process may have added lines.
         now = read_results(output.folder)

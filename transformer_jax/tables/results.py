@@ -105,6 +105,11 @@ def keep(folder: Path, line: Line, base: str) -> None:
 def _read(folder: Path) -> list[Line | Answer]:
     path = folder / FILE
     if not is_there(path):
+        if (earlier := folder / "results.csv").exists():
+            raise DataError(
+                f"{earlier} is of an earlier version. Move it away: what the runs' folders still "
+                "have is recorded again without training."
+            )
         return []
     found, first = list[Line | Answer](), dict[Any, int]()
     whole = read_utf8(path).rstrip("\n")
