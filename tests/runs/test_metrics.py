@@ -268,8 +268,10 @@ def test_a_file_that_is_removed_begins_again_and_a_moved_folder_keeps_its_own(tm
     writer.write(1, "train", {"x": 1.0})
     (tmp_path / "run" / "metrics.jsonl").unlink()
     writer.write(2, "train", {"x": 1.0})
-    assert "metrics.jsonl was removed: its curves begin again here" in caplog.text
+    [said] = caplog.messages
+    assert said.endswith("metrics.jsonl was removed: its curves begin again here")
     (tmp_path / "run").rename(tmp_path / "moved")
     writer.write(3, "train", {"x": 1.0})
     writer.close()
     assert steps_of(tmp_path / "moved") == [2, 3] and not (tmp_path / "run").exists()
+    assert caplog.messages == [said]

@@ -46,6 +46,8 @@ def test_the_base_row_s_translations_are_kept_for_rows_that_are_run_elsewhere(at
     found = update_significance(output, jobs, read_results(tmp_path))
     assert found[:2] == [base, a] and found[2].p["bleu"] > 0.1
     assert read_results(tmp_path) == found
+    known = [base, a._replace(p={"bleu": 0.5}), b]  # what is tested is not tested again
+    assert update_significance(output, jobs, known)[1].p == {"bleu": 0.5}
 
 
 def test_a_row_whose_base_is_missing_is_not_tested(at_hand, tmp_path):
