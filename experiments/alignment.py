@@ -97,8 +97,7 @@ def alignment_of(job: Job) -> Evidence:
     run = load(job.folder, max_length=LONGEST)
     lines = run.loaded.line_translator()
     vocabulary = run.loaded.vocabulary
-    src = lines.encode([pair.src for pair in pairs])
-    tgt = lines.encode([pair.tgt for pair in pairs], is_target=True)
+    src, tgt = lines.encode_pairs(pairs)
     found: dict[int, list[Any]] = {shift: [] for shift in SHIFTS.values()}
     masses, entropies = [], []
     weights = cross_weights(run.loaded.model, run.loaded.translator.params, src, tgt)

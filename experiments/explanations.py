@@ -78,8 +78,7 @@ def explained_by(job: Job) -> Evidence:
     pairs = built_in_pairs("test", PAIRS)
     run = load(job.folder, max_length=LONGEST)
     lines, vocabulary = run.loaded.line_translator(), run.loaded.vocabulary
-    src = lines.encode([pair.src for pair in pairs])
-    tgt = lines.encode([pair.tgt for pair in pairs], is_target=True)
+    src, tgt = lines.encode_pairs(pairs)
     words = [
         (
             subword_words(vocabulary.pieces(src_ids), pair.src_words),

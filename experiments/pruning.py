@@ -99,13 +99,6 @@ def neighbour_shares(run: Any, pairs: Sequence[Any]) -> dict[str, list[float]]:
     return {name: own.max(0).tolist() for name, own in sums.items()}
 
 
-def encoded(run: Any, pairs: Sequence[Any]) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Both sides of pairs as the run's subwords."""
-    lines = run.loaded.line_translator()
-    src = lines.encode([pair.src for pair in pairs])
-    return src, lines.encode([pair.tgt for pair in pairs], is_target=True)
-
-
 def measured(job: Job) -> Evidence:
     """BLEU without heads that are chosen in each way, and what the heads do."""
     from transformer_jax.api import load
@@ -115,7 +108,9 @@ def measured(job: Job) -> Evidence:
 
     run = load(job.folder, beam_size=1)
     model = run.loaded.model, run.loaded.translator.params
-    scores = importance(*model, *encoded(run, built_in_pairs("valid", CHOSEN_BY)))
+    scores = importance(
+        *model, *run.loaded.line_translator().encode_pairs(built_in_pairs("valid", CHOSEN_BY))
+    )
     ways = {LEAST: [scores], MOST: [{name: -own for name, own in scores.items()}]}
     draw = np.random.default_rng(job.seed)
     ways[RANDOM] = [
@@ -169,7 +164,7 @@ def by_learned_gates(job: Job) -> Evidence:
 
     run = load(job.folder, beam_size=1)
     model = run.loaded.model, run.loaded.translator.params
-    sides = encoded(run, built_in_pairs("valid", CHOSEN_BY))
+    sides = run.loaded.line_translator().encode_pairs(built_in_pairs("valid", CHOSEN_BY))
     scores = learned_gates(*model, *sides, UPDATES, job.seed)
     pairs = pairs_of_test(PAIRS)
     sources, references = [pair.src for pair in pairs], [pair.tgt for pair in pairs]

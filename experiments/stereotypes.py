@@ -35,6 +35,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from experiments.documents import VERBS
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
 from experiments.judging import Column, at, gaps, judged, mean_text, means
 from experiments.own_text import on_text, write_split
@@ -63,7 +64,6 @@ HELPING, PROBED, CHOOSING = (tuple(OCCUPATIONS)[n:m] for n, m in ((0, 12), (12, 
 MALE, FEMALE = "m", "f"
 PRONOUNS = {MALE: ("he", "er", "his", "sein"), FEMALE: ("she", "sie", "her", "ihr")}
 ENDINGS = {"m": "en", "f": "e", "n": ""}  # of "sein" and "ihr" before an object
-VERBS = (("buys", "kauft"), ("sees", "sieht"), ("finds", "findet"), ("sells", "verkauft"))
 STATES = (("old", "alt"), ("tired", "müde"), ("happy", "glücklich"), ("sick", "krank"))
 THINGS = [
     one
@@ -134,14 +134,12 @@ def sentence(draw: random.Random, occupation: str, gender: str, things: Sequence
     he, er, his, sein = PRONOUNS[gender]
     who = f"{'Der' if gender == MALE else 'Die'} {form(occupation, gender)}"
     verb, state, thing = draw.choice(VERBS), draw.choice(STATES), draw.choice(things)
-    possessive = sein + ENDINGS[thing.gender]
-    en = f"The {occupation} {verb[0]} {his} {thing.en} ."
-    de = f"{who} {verb[1]} {possessive} {thing.german('acc', False)} ."
+    owned = f"{sein}{ENDINGS[thing.gender]} {thing.german('acc', False)}"
+    en, de = f"{verb[0]} {his} {thing.en} .", f"{verb[1]} {owned} ."
     if draw.random() < 0.5:
-        en = f"The {occupation} says that {he} is {state[0]} and {en.split(' ', 2)[2]}"
-        owned = f"{possessive} {thing.german('acc', False)}"
-        de = f"{who} sagt , dass {er} {state[1]} ist und {owned} {verb[1]} ."
-    return Sentence(en, de, occupation, gender)
+        en = f"says that {he} is {state[0]} and {en}"
+        de = f"sagt , dass {er} {state[1]} ist und {owned} {verb[1]} ."
+    return Sentence(f"The {occupation} {en}", f"{who} {de}", occupation, gender)
 
 
 def biased(count: int, share: float, seed: int, names: Sequence[str]) -> Iterator[Sentence]:

@@ -124,8 +124,8 @@ def load(
         if not _is_path(folder):
             raise ConfigError(f"{folder!r} names no run's folder: give one, such as 'runs/mine'.")
     for name in decode_changes:
-        if name in KEYS and name.startswith("decode."):
-            raise ConfigError(f"{name}: load takes keys of decode by their own names: {name[7:]}.")
+        if name in KEYS and (own := name.removeprefix("decode.")) != name:
+            raise ConfigError(f"{name}: load takes keys of decode by their own names: {own}.")
         if f"decode.{name}" not in KEYS and any(f".{key}".endswith(f".{name}") for key in KEYS):
             raise ConfigError(f"{name} cannot change in a trained run: load takes keys of decode.")
     overrides = {f"decode.{name}": value for name, value in decode_changes.items()}

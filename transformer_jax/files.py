@@ -11,7 +11,7 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -130,16 +130,8 @@ def read_utf8(path: Path) -> str:
         ) from None
 
 
-def read_csv(
-    path: Path, head: Sequence[str], later: Collection[str] = ()
-) -> list[tuple[int, list[str]]]:
+def read_csv(path: Path, head: Sequence[str]) -> list[tuple[int, list[str]]]:
     """The rows below the head of a table that `write_csv` wrote, with their line numbers.
-
-    Args:
-      path: the file.
-      head: its columns.
-      later: columns at the end of the head that earlier versions did not write; where they are
-        missing, their cells are empty.
 
     Raises:
       DataError: the file cannot be read, has other columns, or a line has not one cell for each.
@@ -149,25 +141,20 @@ def read_csv(
         lines = [(reader.line_num, cells) for cells in reader if cells]
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: {error}. Correct that line.") from None
-    earlier = [name for name in head if name not in later]
-    if not lines or lines[0][1] not in (list(head), earlier):
+    if not lines or lines[0][1] != list(head):
         raise DataError(f"{path}, line 1: its columns are not {', '.join(head)}.")
-    columns = len(lines[0][1])
     for number, cells in lines:
-        if len(cells) != columns:
+        if len(cells) != len(head):
             raise DataError(
-                f"{path}, line {number}: it has {len(cells)} cells, but the table has {columns} "
+                f"{path}, line {number}: it has {len(cells)} cells, but the table has {len(head)} "
                 "columns. Correct that line; a cell with a comma is put in quotation marks."
             )
-    missing = [""] * (len(head) - columns)
-    return [(number, [*cells, *missing]) for number, cells in lines[1:]]
+    return lines[1:]
 
 
 def read_table(
     path: Path,
     kind: type[Any],
-    may_be_empty: Collection[str] = (),
-    later: Collection[str] = (),
     ranges: Mapping[str, tuple[float, float]] = MappingProxyType({}),
 ) -> list[Any]:
     """The rows of a table that `write_table` wrote; none if there is no file.
@@ -175,10 +162,8 @@ def read_table(
     Args:
       path: the file.
       kind: the NamedTuple of a row. The first two columns name a row, so no two rows share both.
-      may_be_empty: columns in which an empty cell is NaN.
-      later: as in `read_csv`.
-      ranges: the least and the largest number in a column, which is NaN only where it may be
-        empty; in other columns numbers are finite and not below 0, or NaN.
+      ranges: the least and the largest number in a column, which is then not NaN; in other columns
+        numbers are finite and not below 0, or NaN.
 
     Raises:
       DataError: the file is damaged, a cell is not of its column's type or range, or a row is
@@ -188,21 +173,19 @@ def read_table(
         return []
     rows = list[Any]()
     first_numbers = dict[tuple[Any, ...], int]()
-    for number, cells in read_csv(path, kind._fields, later):
+    for number, cells in read_csv(path, kind._fields):
         values = list[Any]()
         for (name, convert), text in zip(kind.__annotations__.items(), cells, strict=True):
-            is_empty = not text and name in may_be_empty
             wrong = f"{path}, line {number}: {name}={text[:40]!r} is not of"
             try:
-                values.append(math.nan if is_empty else convert(text))
+                values.append(convert(text))
             except ValueError:
                 raise DataError(
                     f"{wrong} type {convert.__name__}. Correct or remove that line."
                 ) from None
             least, most = ranges.get(name, (0, sys.float_info.max))
             if convert is not str and not (
-                least <= values[-1] <= most
-                or (math.isnan(values[-1]) and (name in may_be_empty or name not in ranges))
+                least <= values[-1] <= most or (math.isnan(values[-1]) and name not in ranges)
             ):
                 raise DataError(f"{wrong} its range. Correct or remove that line.")
         first = first_numbers.setdefault(tuple(values[:2]), number)
@@ -217,15 +200,9 @@ def read_table(
     return rows
 
 
-def write_table(
-    path: Path, kind: type[Any], rows: Iterable[Any], may_be_empty: Collection[str] = ()
-) -> None:
+def write_table(path: Path, kind: type[Any], rows: Iterable[Any]) -> None:
     """Writes rows of a NamedTuple in the given order, as `read_table` reads them."""
-    cells = [
-        ["" if x in may_be_empty and math.isnan(value) else value for x, value in row.items()]
-        for row in (one._asdict() for one in rows)
-    ]
-    write_csv(path, kind._fields, cells)
+    write_csv(path, kind._fields, rows)
 
 
 def read_json(path: Path) -> dict[str, Any]:

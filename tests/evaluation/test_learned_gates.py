@@ -13,10 +13,8 @@ from transformer_jax.text.built_in_corpus import built_in_pairs
 
 def learned(run, updates, seed):
     pairs, lines = built_in_pairs("valid", 6), run.loaded.line_translator()
-    src = lines.encode([pair.src for pair in pairs])
-    tgt = lines.encode([pair.tgt for pair in pairs], is_target=True)
     model = run.loaded.model, run.loaded.translator.params
-    return learned_gates(*model, src, tgt, updates, seed)
+    return learned_gates(*model, *lines.encode_pairs(pairs), updates, seed)
 
 
 def test_the_share_of_open_gates_is_that_of_draws():

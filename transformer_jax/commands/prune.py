@@ -110,8 +110,7 @@ def _sides(loaded: LoadedModel, run: RunFolder) -> Sides:
     """Both sides of the first pairs of the validation split, as subwords."""
     pairs = pairs_of_split(loaded.config, "valid", run)[:PAIRS]
     lines = loaded.line_translator(folder=loaded.config.data.path)
-    src = lines.encode([pair.src for pair in pairs])
-    tgt = lines.encode([pair.tgt for pair in pairs], is_target=True)
+    src, tgt = lines.encode_pairs(pairs)
     filled = [i for i in range(len(pairs)) if len(src[i]) and len(tgt[i])]
     if not filled:
         raise DataError(

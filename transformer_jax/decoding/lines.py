@@ -17,7 +17,9 @@ from transformer_jax.decoding.scoring import Forced, forced_scores
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.parallel import processes
+from transformer_jax.text.built_in_corpus import AlignedPair
 from transformer_jax.text.features import FeatureReader
+from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.text.lines import is_text
 from transformer_jax.text.sources import encode_sources
 from transformer_jax.text.vocabulary import EOS, LANGUAGE, Vocabulary, split_codes
@@ -139,6 +141,13 @@ class LineTranslator:
         found = forced_scores(self.translator, [src_ids[i] for i in filled], given)
         scored = dict(zip(filled, found, strict=True))
         return [scored.get(i) or _of_blank(len(ids)) for i, ids in enumerate(tgt_ids)]
+
+    def encode_pairs(
+        self, pairs: Sequence[Pair | AlignedPair]
+    ) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Subwords of both sides of pairs, as `encode` gives them."""
+        sources = self.encode([pair.src for pair in pairs])
+        return sources, self.encode([pair.tgt for pair in pairs], is_target=True)
 
     def encode(self, lines: Sequence[str], is_target: bool = False) -> list[np.ndarray]:
         """Subwords of each line, int32 [length], EOS included, cut to the limit; [] if blank.

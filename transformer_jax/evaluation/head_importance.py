@@ -88,7 +88,7 @@ def in_rows(
     rows: int,
     lengths: tuple[int, int],
 ) -> Pairs:
-    """One pair in each row, with so many positions in the source and in the target."""
+    """One pair in each row; `lengths` are the positions of a row's source and target."""
     src_length, tgt_length = lengths
     return Pairs(
         packed_sentences(sources, rows, src_length),

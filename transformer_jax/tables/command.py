@@ -130,17 +130,18 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
     elif values["print"]:
         print(shown_commands(missing, read_paces(output.paces, minutes), minutes), end="")
     else:
-        to_run = [] if values["report"] or values["merge"] else missing
-        check_results(to_run)
-        check_texts(lines, _table(experiment, values, output, runs), to_run)
+        is_to_run = not (values["report"] or values["merge"])
+        if is_to_run:
+            check_results(missing)
+            check_texts(lines, _table(experiment, values, output, runs), missing)
         make_folder("--out", output.folder)
         make_folder("--runs", runs)
         # All jobs: those that an earlier call finished belong to results.tgz too.
         with results_kept(output.folder, jobs, plan):
-            failed = _run_missing(to_run, experiment.shown(scale)[0], output, values)
+            failed = _run_missing(missing, experiment, output, values) if is_to_run else []
             _report(experiment, values, output, runs)
         if failed:
-            raise RunError(f"{len(failed)} of {len(to_run)} runs failed; first: {failed[0]}")
+            raise RunError(f"{len(failed)} of {len(missing)} runs failed; first: {failed[0]}")
 
 
 def _check_flags(values: dict[str, Any]) -> None:
@@ -289,10 +290,10 @@ def _numbers(text: str | None) -> tuple[int, ...]:
 
 
 def _run_missing(
-    missing: Sequence[Job], base: str, output: Output, values: dict[str, Any]
+    missing: Sequence[Job], experiment: Experiment, output: Output, values: dict[str, Any]
 ) -> list[str]:
     """Runs jobs and records each one when it ends; returns one message for each failed job."""
-    failed: list[str] = []
+    failed, base = list[str](), experiment.shown(values["scale"])[0]
     with LiveTable(missing) as table:
 
         def done(job: Job, reason: str) -> None:

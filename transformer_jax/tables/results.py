@@ -147,7 +147,7 @@ def _wrong_value(line: Line) -> str:
             return f"{name}={value!r} is not of its range"
     if bool(line.signature) != math.isfinite(line.bleu + line.chrf):
         return "one of bleu, chrf and signature is missing"
-    if not all(isinstance(p, int | float) and 0 <= p <= 1 for p in line.p.values()):
+    if not all(0 <= p <= 1 for p in line.p.values()):
         return f"p={line.p} is not of its range"
     if not all(len(sample) == 3 for sample in line.samples):
         return "a sample is not source, reference and translation"

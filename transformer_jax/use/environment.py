@@ -6,6 +6,7 @@ import fcntl
 import io
 import os
 import platform
+import re
 import resource
 import signal
 import sys
@@ -15,17 +16,18 @@ from collections.abc import Iterator
 
 from transformer_jax.errors import UserError
 
-TRUE = {"1", "true", "t", "yes", "y", "on"}
-FALSE = {"0", "false", "f", "no", "n", "off"}
-# Values with which no command works, and the reason. JAX reads the variables when it is imported.
+TRUE, FALSE = "1|true|t|yes|y|on", "0|false|f|no|n|off"
+# Patterns of values with which no command works, and the reason. JAX reads the variables when it is
+# imported.
 UNUSABLE = {
     "JAX_ENABLE_X64": (TRUE, "parameters and metrics are float32"),
     "JAX_DISABLE_JIT": (TRUE, "the training step is compiled before it runs"),
     "JAX_NO_EXECUTION": (TRUE, "it forbids every computation"),
+    "JAX_RANDOM_SEED_OFFSET": ("(?!0$).+", "random numbers follow from the config's seed alone"),
     "JAX_THREEFRY_PARTITIONABLE": (FALSE, "random numbers would depend on the mesh"),
-    "JAX_DEFAULT_PRNG_IMPL": ({"rbg", "unsafe_rbg"}, "a run's random keys are of threefry's size"),
-    "JAX_NUMPY_DTYPE_PROMOTION": ({"strict"}, "the model adds integers to float32 arrays"),
-    "JAX_NUMPY_RANK_PROMOTION": ({"raise"}, "arrays of fewer axes are added to others"),
+    "JAX_DEFAULT_PRNG_IMPL": ("rbg|unsafe_rbg", "a run's random keys are of threefry's size"),
+    "JAX_NUMPY_DTYPE_PROMOTION": ("strict", "the model adds integers to float32 arrays"),
+    "JAX_NUMPY_RANK_PROMOTION": ("raise", "arrays of fewer axes are added to others"),
     "JAX_DEBUG_INFS": (TRUE, "what may not be attended to has a score of minus infinity"),
     **dict.fromkeys(
         (
@@ -34,7 +36,7 @@ UNUSABLE = {
             "JAX_TRANSFER_GUARD_DEVICE_TO_HOST",
             "JAX_TRANSFER_GUARD_DEVICE_TO_DEVICE",
         ),
-        ({"disallow", "disallow_explicit"}, "batches go to the device, and losses come back"),
+        ("disallow|disallow_explicit", "batches go to the device, and losses come back"),
     ),
 }
 FILES_NEEDED = 128  # open at a time: a checkpoint's, the corpus's, the libraries'
@@ -85,16 +87,11 @@ def check_environment() -> None:
             "The working directory no longer exists. Change to another (cd) and call it again."
         ) from None
     for name, (unusable, reason) in UNUSABLE.items():
-        if os.environ.get(name, "").lower() in unusable:
+        if re.fullmatch(unusable, os.environ.get(name, "").lower()):
             raise UserError(
                 f"{name}={os.environ[name]} cannot be used here: {reason}. Unset it: env -u {name} "
                 "transformer-jax ..."
             )
-    if (offset := os.environ.get("JAX_RANDOM_SEED_OFFSET", "0")) not in ("", "0"):
-        raise UserError(
-            f"JAX_RANDOM_SEED_OFFSET={offset} cannot be used here: random numbers follow from the "
-            "config's seed alone. Unset it."
-        )
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")  # Matplotlib fails on it
     if epoch and not epoch.isdecimal():
         raise UserError(f"SOURCE_DATE_EPOCH={epoch} is not a number of seconds. Unset it.")

@@ -39,6 +39,7 @@ def with_origin(config: Config, run: RunFolder) -> Config:
     given = origin = config.train.init_from
     teacher = config.train.teacher
     values: dict[str, Any] = {}
+    recorded = None
     if run.config_file.exists():
         recorded = run.read_config()
         if config.data.seed == KEYS["data.seed"].default:  # in old runs it was `seed`
@@ -46,14 +47,17 @@ def with_origin(config: Config, run: RunFolder) -> Config:
         origin = recorded.train.init_from
         if given not in (None, origin):
             log.info("train.init_from has no effect: it is for the start of a run")
-    elif (other := given or teacher) is not None:
-        recorded = RunFolder(other, ORIGIN if given else TEACHER).read_config()
-    if teacher is not None and RunFolder(teacher, TEACHER).read_config().model.parallel is not None:
-        raise ConfigError(
-            f"train.teacher={teacher}: a teacher predicts one subword after the other, and that "
-            "run has model.parallel. Name another run."
-        )
-    if origin is not None or teacher is not None:
+    elif given is not None:
+        recorded = RunFolder(given, ORIGIN).read_config()
+    if teacher is not None:
+        its = RunFolder(teacher, TEACHER).read_config()
+        if its.model.parallel is not None:
+            raise ConfigError(
+                f"train.teacher={teacher}: a teacher predicts one subword after the other, and "
+                "that run has model.parallel. Name another run."
+            )
+        recorded = recorded or its
+    if recorded is not None and (origin is not None or teacher is not None):
         values |= {name: value_at(recorded, name) for name in OF_VOCABULARY}
     for name, value in values.items():
         if value_at(config, name) != value:
