@@ -1,9 +1,5 @@
 """What came after the paper, part by part: does it help a small translation model?
 
-    python -m experiments.later_parts --scale=rate_0.002
-    python -m experiments.later_parts --scale=rate_0.004
-    python -m experiments.later_parts --scale=rate_0.008
-    python -m experiments.later_parts --scale=rate_0.016
     python -m experiments.later_parts --seeds=0,1,2
 
 The question: language models of today are built of parts that the Transformer of 2017 did not have.
@@ -12,13 +8,11 @@ Which of them helps, or hurts, a small model that translates?
 It trains a pre-norm Transformer with 2 + 2 layers of d_model 128 and 4 heads on the built-in
 corpus, for 1,000 steps of 1,000 target subwords with Adam and a cosine schedule. Each row changes
 one part of the base; two rows join three and four of them, as many language models do. SwiGLU has a
-third less d_ff, and so the parameters of the base. Each row has the same budget for its learning
-rate: four peak rates, 400 steps each, seed 0; the best validation perplexity decides. The rate
-scales record it, and RATES holds the choice. The rate 0.016 was added when nine of eleven rows had
-chosen 0.008; only rows that join four parts do best with it. Talking heads and the row of four
-parts were added then too, and the two rows with Muon instead of Adam when all others had run. All
-runs take four hours of two CPU cores. Other decoders without self-attention are compared in
-experiments.caveats.
+third less d_ff, and so the parameters of the base. Each row has the best of four peak rates
+(experiments.rates); only rows that join four parts do best with the largest, 0.016. Talking heads
+and the row of four parts were added together with that rate, and the two rows with Muon instead of
+Adam when all others had run. All runs take four hours of two CPU cores. Other decoders without
+self-attention are compared in experiments.caveats.
 
 The rules, written before the runs. A part helps if the BLEU of its row is higher than that of the
 base, seed by seed, by Student's t over three seeds, p < 0.05. It hurts if it is lower by the same
@@ -30,7 +24,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from experiments.judging import FAILS, HOLDS, judged, mean_text
-from experiments.scores import rate_scale
 from experiments.short_demo import SHORT_DEMO
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
@@ -45,7 +38,7 @@ ROTARY: Overrides = {"model.positions": "rotary"}
 NORMS: Overrides = {"model.qk_norm": True}
 MUON: Overrides = {"train.optimizer": "muon"}
 JOINED: Overrides = {**RMS, **SWIGLU, **ROTARY}
-# What a row changes, and the peak rate with its best validation perplexity after 400 steps.
+# What a row changes, and its peak rate, chosen by experiments.rates.
 TABLE: dict[str, tuple[Overrides, float]] = {
     BASE: ({}, 0.004),
     "RMSNorm": (RMS, 0.004),
@@ -71,7 +64,6 @@ TABLE: dict[str, tuple[Overrides, float]] = {
 }
 ROWS = {name: changes for name, (changes, _) in TABLE.items()}
 RATES = {name: rate for name, (_, rate) in TABLE.items()}
-TRIED = (0.002, 0.004, 0.008, 0.016)
 # What the table calls the verdict on "the part helps".
 SHOWN = {HOLDS: "helps", FAILS: "hurts"}
 
@@ -100,10 +92,9 @@ EXPERIMENT = Experiment(
         "small": SHORT_DEMO._replace(
             own={row: {"train.peak_learning_rate": rate} for row, rate in RATES.items()}
         ),
-        **{f"rate_{rate}": rate_scale(rate) for rate in TRIED},
     },
     about=__doc__,
-    findings=lambda folder, jobs: verdicts(folder, "part", ROWS) if folder.name == "small" else [],
+    findings=lambda folder, jobs: verdicts(folder, "part", ROWS),
 )
 
 if __name__ == "__main__":

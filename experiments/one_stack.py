@@ -9,10 +9,9 @@ it help if source positions may see later ones (a prefix)?
 The rows are the short demo's model of 2 + 2 layers, and one stack that reads source and target.
 With the same number of parameters (4 layers, d_ff 640) it is a prefix or has a causal mask; with
 the same number of FLOPs it has half as many layers, since each layer is applied to both sides. Each
-row has the peak rate, of four, with its best validation perplexity after 400 steps (the scales
-rate_...). The text is the built-in corpus, for 1,000 updates. The scale multi30k is the small
-pre-norm model of table 2 on captions (3 + 3 layers, d_model 128; 800 updates, one rate for all)
-beside 7 layers and 3.
+row has the best of four peak rates (experiments.rates). The text is the built-in corpus, for 1,000
+updates. The scale multi30k is the small pre-norm model of table 2 on captions (3 + 3 layers,
+d_model 128; 800 updates, one rate for all) beside 7 layers and 3.
 
 The rules, written before the runs; all are about differences over seeds, by Student's t, p < 0.05.
 "As good as two stacks" holds for a row if its BLEU is higher than that of the encoder-decoder less
@@ -29,7 +28,6 @@ from pathlib import Path
 
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
 from experiments.judging import Column, at, gaps, judged, means
-from experiments.scores import rate_scale
 from experiments.several_sources import scored
 from experiments.short_demo import SHORT_DEMO
 from experiments.table3_ablations import BASE, RECIPE, SHORT, shrink
@@ -62,8 +60,7 @@ def rows_of(layers: int, cheap: int, d_ff: int) -> dict[str, Overrides]:
 
 ROWS = rows_of(4, 2, 640)
 ON_CAPTIONS = rows_of(7, 3, 512)
-RATES = {TWO: 0.004, PREFIX: 0.008, CAUSAL: 0.008, CHEAP: 0.008}  # by the scales rate_...
-TRIED = (0.002, 0.004, 0.008, 0.016)
+RATES = {TWO: 0.004, PREFIX: 0.008, CAUSAL: 0.008, CHEAP: 0.008}  # chosen by experiments.rates
 
 
 def measured(job: Job) -> Evidence:
@@ -88,8 +85,6 @@ def verdicts_on(found: Found, row: str) -> list[str]:
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and what was measured of each row."""
-    if folder.name.startswith("rate_"):
-        return []
     found = of_jobs(folder, jobs, measured)
     return [
         Heading("Verdicts"),
@@ -113,7 +108,6 @@ EXPERIMENT = Experiment(
             own=ON_CAPTIONS,
             compared=False,
         ),
-        **{f"rate_{rate}": rate_scale(rate) for rate in TRIED},
     },
     about=__doc__,
     findings=findings,

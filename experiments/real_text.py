@@ -3,7 +3,6 @@
     python -m experiments.real_text --scale=en-it --rows="base, modern" --pack=FOLDER
     python -m experiments.real_text --packed=FOLDER --out=RESULTS
     python -m experiments.real_text --scale=en-it --merge=RESULTS/results.tgz
-    python -m experiments.real_text --scale=cores_rate_0.003
     python -m experiments.real_text --scale=cores_en-it --rows="base;recurrent" --jobs=2
 
 The question: the paper's base model has 63 million parameters and read 4.5 million sentences of
@@ -20,8 +19,8 @@ parameters as base. The first three commands train a row on a machine without a 
 
 Scales `cores_en-it` and `cores_it-en` are for two CPU cores: d_model 256, 3+3 layers, 8,000
 subwords, batches of 2,000 target subwords, 90 minutes. Two rows more show positions and Muon alone.
-Every row of these scales takes the best of three peak rates, by validation perplexity after 300
-updates with seed 0 (`cores_rate_R`); until all three of a row ran, it has the best that was tried.
+Every row of these scales takes the best of three peak rates (experiments.rates); until all three of
+a row ran, it has the best that was tried.
 At the paper's sizes base, pre-norm and big have the paper's rate; the other rows have the chosen
 one times the root of 256 / d_model.
 
@@ -73,13 +72,12 @@ ROWS: dict[str, Overrides] = {
 }
 OF_GPU = (BASE, PRE, MODERN, BIG, RECURRENT, CONVOLUTIONAL)
 OF_CORES = (PRE, BASE, ROTARY, MUON, MODERN, RECURRENT)  # the first is what others are compared to
-# Peak rates at d_model 256 by the rate scales; rows of the paper's sizes that are not here have
-# the paper's rate.
+# Peak rates at d_model 256, chosen by experiments.rates; rows of the paper's sizes that are not
+# here have the paper's rate.
 RATES: dict[str, float] = {MODERN: MODERN_RATE, RECURRENT: 0.003, CONVOLUTIONAL: 0.003}
 # The modern row has no trial at 0.001, rotary positions and Muon alone have none: these two rows
 # have the rates of the rows that they are most like.
 RATES_OF_CORES = {**RATES, BASE: 0.001, PRE: 0.003, ROTARY: 0.003, MUON: 0.009}
-TRIED = (0.001, 0.003, 0.009)
 LAST = 5  # checkpoints to average
 
 AT_GPU: dict[str, Any] = {"model.dtype": "bfloat16", "model.residual_dtype": "bfloat16"}
@@ -110,7 +108,8 @@ AT_CORES: dict[str, Any] = {
     "decode.tokens_per_batch": 2_048,
 }
 CORES_MINUTES = 90.0
-TRIAL: dict[str, Any] = {  # fewer updates, and scores of few lines, since none decides
+TRIAL: dict[str, Any] = {  # of a rate: fewer updates, and scores of few lines, since none decides
+    **AT_CORES,
     "train.steps": 300,
     "train.warmup_steps": 100,
     "train.valid_every": 300,
@@ -150,13 +149,12 @@ def cores_scale(direction: str) -> Scale:
     )
 
 
-def rate_scale(rate: float) -> Scale:
-    """One peak rate for every row of the cores' scales."""
-    at = {**AT_CORES, **TRIAL, "train.peak_learning_rate": rate}
+def trial_rows() -> dict[str, Overrides]:
+    """The rows of the cores' scales, whose rates experiments.rates tries."""
+    rows = {row: {**ROWS[row], **OWN_OF_CORES.get(row, {})} for row in OF_CORES}
     # The modern recipe has another warm-up, and a rate that decays.
     modern = {"train.warmup_steps": TRIAL["train.warmup_steps"], "train.decay_steps": 300}
-    own = {**OWN_OF_CORES, MODERN: {**OWN_OF_CORES[MODERN], **modern}}
-    return Scale(configs("en-it"), at, own=own, rows=OF_CORES, compared=False)
+    return {**rows, MODERN: {**rows[MODERN], **modern}}
 
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
@@ -185,7 +183,6 @@ EXPERIMENT = Experiment(
     scales={
         **{direction: gpu_scale(direction) for direction in DIRECTIONS},
         **{f"cores_{direction}": cores_scale(direction) for direction in DIRECTIONS[:2]},
-        **{f"cores_rate_{rate}": rate_scale(rate) for rate in TRIED},
     },
     about=__doc__,
     metrics=("bleu", "chrf", "perplexity", "training_flops", "minutes", "parameters"),

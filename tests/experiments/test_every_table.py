@@ -12,6 +12,7 @@ from experiments import (
     few_pairs,
     later_parts,
     one_stack,
+    rates,
     real_text,
     scores,
     table2_bleu,
@@ -119,13 +120,13 @@ def test_contenders_have_as_many_parameters_and_training_flops(
 
 RATES_OF_SCORES = {
     scores.name_of(score, d_k): rate
-    for score, rates in scores.RATES.items()
-    for d_k, rate in zip((scores.NARROW, scores.WIDE), rates, strict=True)
+    for score, own in scores.RATES.items()
+    for d_k, rate in zip((scores.NARROW, scores.WIDE), own, strict=True)
 }
 
 
 @pytest.mark.parametrize(
-    ("experiment", "scale", "rates"),
+    ("experiment", "scale", "taken"),
     [
         (fair_comparison.EXPERIMENT, "budget_1", fair_comparison.RATES),
         (later_parts.EXPERIMENT, "small", later_parts.RATES),
@@ -135,15 +136,11 @@ RATES_OF_SCORES = {
     ],
     ids=lambda value: getattr(value, "name", None),
 )
-def test_a_row_has_the_rate_with_the_lowest_recorded_perplexity(experiment, scale, rates):
+def test_a_row_has_the_rate_with_the_lowest_recorded_perplexity(experiment, scale, taken):
     for row, config in configs_of(experiment, scale).items():
-        assert config.train.peak_learning_rate == rates[row], row
-    trials = [name for name in experiment.scales if "rate_" in name]
-    perplexity: dict[str, dict[float, float]] = {}
-    for trial in trials:
-        for line in read_results(RECORDED / experiment.name / trial):
-            perplexity.setdefault(line.row, {})[float(trial.rpartition("_")[2])] = line.perplexity
-    whole = {row: own for row, own in perplexity.items() if len(own) == len(trials)}
+        assert config.train.peak_learning_rate == taken[row], row
+    trials = rates.TRIALS[experiment.name]
+    tried = rates.perplexities(RECORDED / "rates" / experiment.name, trials)
+    whole = {row: own for row, own in tried.items() if len(own) == len(trials.rates)}
     assert len(whole) > 1
-    best = {row: min(own, key=own.__getitem__) for row, own in whole.items()}
-    assert best.items() <= rates.items()
+    assert {row: rates.best_of(own) for row, own in whole.items()}.items() <= taken.items()

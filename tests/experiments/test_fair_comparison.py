@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from experiments import fair_comparison
-from experiments.fair_comparison import BUDGETS, EXPERIMENT, HYBRID, POST, PRE, TRIED, verdict_of
+from experiments import fair_comparison, rates
+from experiments.fair_comparison import BUDGETS, EXPERIMENT, HYBRID, POST, PRE, verdict_of
 from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN
 from tests.tables.test_statistics import line
 from transformer_jax.tables.experiment import make_jobs
@@ -21,11 +21,12 @@ def lines_of(**bleu):
 
 
 def test_budgets_use_other_seeds_than_tuning():
-    def seeds(scale):
-        return {job.seed for job in make_jobs(EXPERIMENT, scale, Path("runs"))}
+    def seeds(experiment, scale):
+        return {job.seed for job in make_jobs(experiment, scale, Path("runs"))}
 
-    assert [seeds(f"budget_{times}") for times in BUDGETS] == [{1, 2, 3}, {1, 2}, {1}]
-    assert [seeds(f"rate_{rate}") for rate in TRIED] == [{0}] * 3
+    own = [seeds(EXPERIMENT, f"budget_{times}") for times in BUDGETS]
+    assert own == [{1, 2, 3}, {1, 2}, {1}]
+    assert seeds(rates.EXPERIMENT, "fair_comparison") == {0}
 
 
 def test_the_better_transformer_is_compared_with_the_best_other():
