@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from transformer_jax.errors import RunError
 from transformer_jax.tables.collect import hypotheses
 from transformer_jax.tables.experiment import Job
 from transformer_jax.tables.results import Answer, read_answers, write_answers
@@ -55,16 +56,22 @@ def answers(
     Args:
       folder: that of the table's results.
       asked: by name, the jobs and the question, a function of these jobs.
+
+    Raises:
+      RunError: an answer came from other runs, and those of now are not there to be asked.
     """
     kept = read_answers(folder)
     for name, (own, ask) in asked.items():
         configs = [job.digest() for job in own]
         if name in kept and kept[name].configs == configs:
             continue
-        before = kept.pop(name, None)  # it came from other runs
         if all(job.folder.exists() and hypotheses(job) is not None for job in own):
             log.info("evidence: %s", name)
             kept[name] = Answer(name, configs, ask(*own))
-        if before or name in kept:
             write_answers(folder, kept.values())
+        elif name in kept:
+            raise RunError(
+                f"the answer {name!r} was recorded of runs with another config than the experiment "
+                "has now. Remove that line of results.jsonl, or give another folder with --out."
+            )
     return {name: one.found for name, one in kept.items()}

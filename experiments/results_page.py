@@ -23,7 +23,7 @@ from transformer_jax.reporting.page import markdown_table
 from transformer_jax.tables.experiment import Experiment
 from transformer_jax.tables.results import read_results
 from transformer_jax.tables.statistics import METRICS, of_row, text_of
-from transformer_jax.use.command_line import exit_status, parse_flags
+from transformer_jax.use.command_line import exit_status, parse_experiment
 
 PAGE = Path("docs/results.md")
 BLOCK = re.compile(
@@ -37,7 +37,7 @@ def main() -> int:
     """Writes the page; the exit status."""
 
     def write() -> None:
-        parse_flags("results_page", [], sys.argv[1:], keys=())  # it takes none
+        parse_experiment("results_page", __doc__ or "", [], takes_keys=False)
         write_atomically(PAGE, rendered(PAGE).encode())
 
     return exit_status(write)

@@ -32,7 +32,6 @@ softmax, on the mean of both tests, and does not if it is higher.
 import random
 import statistics
 import sys
-import tarfile
 import wave
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,8 +42,10 @@ import numpy as np
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
 from experiments.judging import Column, judged, means
 from experiments.own_text import data_file, on_text, write_split
+from transformer_jax.errors import DataError
 from transformer_jax.evaluation.attention import Attention
 from transformer_jax.evaluation.word_errors import word_errors
+from transformer_jax.files import open_whole
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
@@ -108,13 +109,16 @@ def strings(split: str) -> list[Spoken]:
 def samples_of(archive: Path) -> dict[str, np.ndarray]:
     """The samples of each recording, int16, by its name."""
     found = {}
-    with tarfile.open(archive) as files:
+    with open_whole(archive) as files:
         for member in files:
             file = files.extractfile(member) if member.name.endswith(".wav") else None
             if file is not None:
                 with wave.open(file) as sound:
                     samples = np.frombuffer(sound.readframes(sound.getnframes()), "<i2")
                 found[Path(member.name).name] = samples
+    names = {name for stem in SIZES for one in strings(stem) for name in one.names}
+    if lacking := names - found.keys():
+        raise DataError(f"{archive} has no recording {min(lacking)}.")
     return found
 
 

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from transformer_jax.errors import UserError
-from transformer_jax.files import read_csv
+from transformer_jax.files import blamed, read_csv
 from transformer_jax.reporting.page import Code, Heading, Part, Picture, Table, Text, write_report
 from transformer_jax.reporting.plots import (
     BLUE,
@@ -117,6 +117,9 @@ def read_results(path: Path) -> Results:
     if not path.exists():
         raise UserError(f"{path}: no such file. Measure first: leave --report out.")
     rows = pd.DataFrame([cells for _, cells in read_csv(path, COLUMNS)], columns=COLUMNS)
+    twice = rows[rows.duplicated(["kind", "n", "d", "k", "r"])]
+    if len(twice):
+        raise UserError(f"{path} has {twice.iloc[0].kind} with n={twice.iloc[0].n} twice.")
     try:
         for name in set(COLUMNS) - {"kind", *MADE_BY}:
             rows[name] = pd.to_numeric(rows[name])
@@ -194,7 +197,11 @@ def crossing(first: pd.Series, second: pd.Series) -> float:
 
 def report(folder: Path) -> None:
     """Writes table.md, index.html and the plots, from results.csv alone."""
-    results = read_results(folder / "results.csv")
+    with blamed(folder / "results.csv"):
+        _write(folder, read_results(folder / "results.csv"))
+
+
+def _write(folder: Path, results: Results) -> None:
     save_figure(cost_figure(results), folder / "cost.png")
     save_figure(crossing_figure(results), folder / "crossing.png")
     title = "Table 1: what a layer costs"

@@ -33,6 +33,7 @@ import json
 import logging
 import statistics
 import sys
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,7 +49,7 @@ from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN, judge
 from experiments.own_text import data_file
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.errors import DataError
-from transformer_jax.files import read_json, write_atomically
+from transformer_jax.files import blamed, read_json, write_atomically
 from transformer_jax.model.axes import unboxed
 from transformer_jax.model.interfaces import Place
 from transformer_jax.model.layers.dropout import hashed
@@ -164,9 +165,12 @@ def read_series(path: Path) -> Series:
     """
     try:
         with gzip.open(path, "rt") as file:
-            hours = np.array([row[1:] for row in csv.reader(file)][1 : BORDERS[-1] + 1], np.float64)
-    except (OSError, EOFError, UnicodeDecodeError, ValueError) as error:
+            head, *rows = csv.reader(file)
+        hours = np.array([row[1:] for row in rows][: BORDERS[-1]], np.float64)
+    except (OSError, EOFError, ValueError, csv.Error, zlib.error) as error:
         raise DataError(f"{path} is no gzip of a table with a date and numbers: {error}") from None
+    if head[:1] != ["date"]:
+        raise DataError(f"{path} has no line of names, which begins with date.")
     if hours.ndim < 2 or len(hours) < BORDERS[-1] or not np.isfinite(hours).all():
         raise DataError(f"{path} has not {BORDERS[-1]:,} hours of numbers.")
     train = hours[: BORDERS[0]]
@@ -310,7 +314,7 @@ def rows_of(found: Mapping[str, Sequence[float]]) -> dict[str, Row]:
             Row(
                 rate,
                 {
-                    seed: Trained(*found[label])
+                    seed: Trained(*map(float, found[label]))
                     for seed in SEEDS
                     if (label := label_of(name, rate, seed)) in found
                 },
@@ -345,7 +349,9 @@ def parts_of(found: Mapping[str, Sequence[float]]) -> Iterator[Part]:
     yield Heading("Verdicts")
     yield Table(["claim", "verdict"], [[*x] for x in verdicts(rows).items()])
     yield Heading("Mean squared error of 96 hours, from 336")
-    cells = [[REPEATED, f"{found[REPEATED][1]:.4f}", "", "", ""]] if REPEATED in found else []
+    cells = []
+    if REPEATED in found:
+        cells.append([REPEATED, f"{Trained(*map(float, found[REPEATED])).test:.4f}", "", "", ""])
     for name, row in rows.items():
         spread = f" ± {statistics.stdev(row.errors):.4f}" if len(row.errors) > 1 else ""
         published = f"{PUBLISHED[name]:.3f}" if name in PUBLISHED else ""
@@ -368,7 +374,9 @@ def main() -> None:
     if not values["report"]:
         file = data_file("ett", "ETTh1.csv.gz")
         measure(read_series(file), Kept(out / "evidence.json", file_digest(file).hex()))
-    page = write_report(out, "time_series", list(parts_of(read_json(out / "evidence.json"))))
+    with blamed(out / "evidence.json"):
+        parts = list(parts_of(read_json(out / "evidence.json")))
+    page = write_report(out, "time_series", parts)
     print((out / "table.md").read_text(), end="")
     log.info("%s", page)
 

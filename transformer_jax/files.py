@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import errno
+import gzip
 import hashlib
 import io
 import json
@@ -10,7 +11,10 @@ import math
 import os
 import stat
 import sys
+import tarfile
 import tempfile
+import traceback
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -223,6 +227,34 @@ def parsed_json(text: str, path: Path, line: int = 1) -> dict[str, Any]:
         kind = type(content).__name__
         raise DataError(f"{path}, line {line}: a JSON {kind}; expected an object.")
     return content
+
+
+def open_whole(path: Path) -> tarfile.TarFile:
+    """An archive .tar.gz whose checksum is right: tarfile alone stops reading before it.
+
+    Raises:
+      DataError: it is damaged or cut off, or none.
+    """
+    try:
+        tar = tarfile.open(fileobj=io.BytesIO(gzip.decompress(path.read_bytes())), mode="r:")
+        tar.getmembers()
+    except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
+        raise DataError(f"{path} is not a whole .tar.gz ({error}).") from None
+    return tar
+
+
+@contextlib.contextmanager
+def blamed(path: Path) -> Iterator[None]:
+    """Takes an error in what is made of a file's content for damage of the file: a DataError."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        raise DataError(
+            f"{path}: what it says cannot be reported ({type(error).__name__}: {error}, at "
+            f"{Path(at.filename).name}, line {at.lineno}). Restore the file, or remove the lines "
+            "that are wrong."
+        ) from error
 
 
 def is_temporary(path: Path) -> bool:

@@ -14,6 +14,7 @@ from tests import tiny_runs as runs
 from tests.commands.test_translate import answers
 from tests.interop import marian_by_hand as marian
 from tests.interop.test_huggingface import ONE, write_folder
+from transformer_jax.commands.import_model import write_run
 from transformer_jax.interop.vocabulary_yml import read_vocabulary_yml
 from transformer_jax.runs.metrics import read_metrics
 from transformer_jax.runs.run_folder import RunFolder
@@ -173,6 +174,26 @@ def test_a_flag_comes_before_the_language_that_the_tokenizer_names(tmp_path, cap
     data = RunFolder(tmp_path / "run").read_config().data
     assert (data.src, data.tgt) == ("en", "deu")
     assert "--src=en: the folder says eng" in caplog.text and "--tgt" not in caplog.text
+
+
+def test_a_run_appears_whole_or_not_at_all(tmp_path, monkeypatch):
+    """A command that was killed leaves a folder of a temporary name, which the next one removes."""
+    loaded, origin = load_model(str(imported("one"))), RunFolder(imported("one"))
+    run = RunFolder(tmp_path / "run")
+    written = run, origin.read_config(), loaded.vocabulary, loaded.translator.params
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "seal", lambda run: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            write_run(*written)
+        assert not run.path.exists()
+        run.path.mkdir()
+        with pytest.raises(ZeroDivisionError):
+            write_run(*written)
+        assert run.path.is_dir() and not [*run.path.iterdir()]
+    (run.path / ".killed.tmp").mkdir()
+    write_run(*written)
+    names, wanted = ({path.name for path in one.path.iterdir()} for one in (run, origin))
+    assert names == wanted
 
 
 def test_an_imported_run_has_nothing_to_average(capsys):

@@ -60,6 +60,9 @@ def test_a_quantized_run_translates_and_another_run_starts_from_it(tmp_path, cap
     trees = [load(run).loaded.translator.params for run in (small, again)]
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6), *trees)
     assert runs.train(tmp_path / "tuned", train__init_from=small, train__steps=2) == 0
+    pulled = {"train__init_from": small, "train__elastic_weight": 1.0}
+    assert runs.train(tmp_path / "pulled", **pulled) == 2
+    assert "which was quantized and has no record of its text" in capsys.readouterr().err
     assert runs.command("train", f"--workdir={small}") == 2
     assert "small was quantized and cannot be trained on" in capsys.readouterr().err
     assert runs.command("evaluate", f"--workdir={small}") == 0  # its text is known

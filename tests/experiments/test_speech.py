@@ -1,5 +1,7 @@
 """Strings of spoken digits: who speaks in which split, and what attention finds in them."""
 
+import tarfile
+
 import numpy as np
 import pytest
 import soundfile
@@ -12,10 +14,12 @@ from experiments.speech import (
     estimated_joins,
     found_digits,
     joins_of,
+    samples_of,
     strings,
     weights_of_words,
     write_text,
 )
+from transformer_jax.errors import DataError
 from transformer_jax.evaluation.attention import Attention
 
 # Four positions of 40 ms for each of two words.
@@ -45,6 +49,20 @@ def test_recordings_are_joined_in_order(tmp_path, monkeypatch):
     [joins, _] = joins_of(tmp_path, samples)
     assert joins[0] == 0 and joins[-1] == pytest.approx(len(want) / 8_000)
     assert joins[1] == lengths[first.names[0]] / 8_000
+
+
+def test_a_damaged_archive_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(speech, "SIZES", {"test": 1})
+    path = tmp_path / "a.tar.gz"
+    with tarfile.open(path, "w:gz"):
+        pass
+    with pytest.raises(DataError, match=r"a.tar.gz has no recording \d_"):
+        samples_of(path)
+    whole = path.read_bytes()
+    for content in (whole[:-1], whole[:-8] + b"1234" + whole[-4:], b"text"):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match="is not a whole .tar.gz"):
+            samples_of(path)
 
 
 def _names():

@@ -313,6 +313,8 @@ HEAD = ",".join(table1_report.COLUMNS)
         (["--config.model.d_model=8"], "", "Unknown command line flag"),
         (["--report", "--out=."], "a,b\n1,2\n", "results.csv, line 1: its columns are not kind, n"),
         (["--report", "--out=."], f"{HEAD}\nrecurrent,x{',' * 16}\n", "results.csv, column n"),
+        (["--report", "--out=."], f"{HEAD}\n" + 2 * f"recurrent,1{',' * 16}\n", "n=1 twice"),
+        (["--report", "--out=."], f"{HEAD}\n", "results.csv: what it says cannot be reported"),
     ],
 )
 def test_a_mistake_is_one_line(flags, content, message, monkeypatch, tmp_path, capsys):

@@ -145,6 +145,7 @@ def test_what_was_measured_is_not_measured_again(tmp_path):
         ("x,1\n" * 14_400, "a column that never changes"),
         ("x,nan\n" * 14_400, "has not 14,400 hours of numbers"),
         ("x,one\n" * 3, "is no gzip of a table"),
+        ("x," + 200_000 * "1" + "\n", "is no gzip of a table"),
         ("", "has not 14,400 hours"),
         (None, "is no gzip of a table"),
     ],
@@ -153,4 +154,16 @@ def test_another_file_is_refused(rows, message, tmp_path):
     path = tmp_path / "a.csv.gz"
     path.write_bytes(b"date,a" if rows is None else gzip.compress(f"date,a\n{rows}".encode()))
     with pytest.raises(DataError, match=message):
+        read_series(path)
+
+
+def test_a_file_without_its_line_of_names_is_refused(tmp_path):
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(gzip.compress(b"2016-07-01 00:00:00,1\n" * 14_401))
+    with pytest.raises(DataError, match="no line of names"):
+        read_series(path)
+    content = bytearray(path.read_bytes())
+    content[40] ^= 0x5A
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="is no gzip of a table"):
         read_series(path)

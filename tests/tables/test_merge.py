@@ -128,7 +128,7 @@ def test_every_flipped_bit_that_changes_the_content_is_noticed(archive, tmp_path
             merge.extract_results(archive, to)
             unnoticed += 1
         except DataError as error:
-            assert "results.tgz is not a whole results.tgz" in str(error)
+            assert "results.tgz is not a whole .tar.gz" in str(error)
         assert runs.contents(to) == wanted
     assert unnoticed < 5
 

@@ -96,6 +96,13 @@ def test_a_run_takes_the_place_of_an_earlier_one(tmp_path):
     assert [one[:2] for one in read_results(tmp_path) if one.p] == [("a", 1)]
 
 
+def test_a_run_that_is_recorded_again_has_other_answers(tmp_path):
+    asked = [Answer(name, configs, {}) for name, configs in (("x", ["d", "e"]), ("y", ["f"]))]
+    write_answers(tmp_path, asked)
+    keep(tmp_path, line("a", 0, 2.0)._replace(config_digest="e"), "base")
+    assert [*read_answers(tmp_path)] == ["y"]
+
+
 def changed(**values):
     """A line of `GIVEN` with other values, as text; None: without that value."""
     content = {**results._content(GIVEN), **values}

@@ -10,8 +10,10 @@ import optax
 import pytest
 
 from tests import tiny_runs as runs
+from tests.fixtures.tiny import relative_error
 from tests.training.test_resume import assert_same_run
 from tests.training.test_step import VOCABULARY, Bigrams, bigram_batch, bigram_step, by_hand
+from tests.training.test_survival import start_two_processes
 from transformer_jax.model.stacked_params import stacked
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.batches import Batch
@@ -73,22 +75,31 @@ def test_an_update_adds_the_pull_to_the_gradient_of_a_subword_s_loss():
 
 @pytest.mark.slow("trains runs")
 def test_a_run_stays_near_its_origin_and_goes_on_without_it(tmp_path):
-    """A checkpoint has the anchor: the origin and its text may be gone when the run goes on."""
+    """A checkpoint has the anchor: the origin and its text may be gone when the run goes on.
+
+    Two processes of two devices each measure what one does.
+    """
     origin, text = runs.copy_of_run(tmp_path / "origin"), tmp_path / "text"
     shutil.copytree(runs.tiny_corpus(), text)
     for side in ("en", "de"):
         lines = runs.read_lines(text / f"train.{side}")
         runs.write_lines(text / f"train.{side}", lines[:20])
-    given = {"data__path": text, "train__steps": 12, "train__checkpoint_every": 6}
-    given |= {"train__valid_every": 6, "train__init_from": origin}
+    given = {"data__path": str(text), "train__steps": 12, "train__checkpoint_every": 6}
+    given |= {"train__valid_every": 6, "train__init_from": str(origin)}
     whole, stopped, free = (tmp_path / name for name in ("whole", "stopped", "free"))
     assert runs.train(free, **given) == 0
     given |= {"train__elastic_weight": 30.0}
     assert runs.train(whole, **given) == 0
-    assert runs.train(stopped, **{**given, "train__steps": 6}) == 0
+    half = {**given, "train__steps": 6}
+    assert runs.train(stopped, **half) == 0
+    two = start_two_processes(tmp_path / "two", runs.tiny_values(**half, mesh__fsdp=2), tmp_path)
+    assert [process.wait(120) for process in two] == [0, 0]
     origin.rename(tmp_path / "elsewhere")
     assert runs.train(stopped, **given) == 0
     assert_same_run(stopped, whole, "12")
+    assert runs.train(tmp_path / "two", **given) == 0
+    got, want = (runs.arrays(run / "checkpoints" / "12") for run in (tmp_path / "two", whole))
+    assert max(relative_error(got[name], want[name]) for name in want if "anchor" in name) < 1e-5
     start = runs.arrays(tmp_path / "elsewhere" / "checkpoints" / str(runs.STEPS))
     fisher = runs.arrays(whole / "checkpoints" / "12")
     names = [name for name in start if name.startswith("params")]

@@ -2,6 +2,8 @@
 
 import logging
 import re
+import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from transformer_jax.config.checks import check
 from transformer_jax.config.schema import KEYS, Config
 from transformer_jax.decoding.lines import banned_ids
 from transformer_jax.errors import ConfigError, DataError, RunError, UserError
+from transformer_jax.files import is_temporary
 from transformer_jax.interop.ctranslate2 import FILE, read_ctranslate2
 from transformer_jax.interop.huggingface import languages_of, read_huggingface
 from transformer_jax.interop.imported import Imported, lengths_for
@@ -87,14 +90,31 @@ def write_run(
     how: str = IMPORTED,
     scales: Params = None,
 ) -> None:
-    """Writes a run that was not trained here (`how`), after the checks of its folder."""
-    run.claim(config, how)
+    """Writes a run that was not trained here (`how`), after the checks of its folder.
+
+    Until it is whole, its files are in a folder inside that no check sees, which the next call
+    removes if this one is killed.
+    """
+    is_there = run.path.exists()
+    run.path.mkdir(parents=True, exist_ok=True)
+    for left in filter(is_temporary, run.path.iterdir()):
+        shutil.rmtree(left, ignore_errors=True)
     try:
-        vocabulary.save(run.vocabulary_file)
-        run.seal()
-        save_weights(run, params, scales)
-    finally:
-        run.unlock()
+        with tempfile.TemporaryDirectory(prefix=".", suffix=".tmp", dir=run.path) as scratch:
+            new = RunFolder(scratch)
+            new.claim(config, how)
+            try:
+                vocabulary.save(new.vocabulary_file)
+                new.seal()
+                save_weights(new, params, scales)
+            finally:
+                new.unlock()
+            for path in sorted(new.path.iterdir(), key=new.config_file.__eq__):  # that one last
+                path.rename(run.path / path.name)
+    except BaseException:
+        if not is_there:
+            shutil.rmtree(run.path, ignore_errors=True)
+        raise
 
 
 def _reader(origin: Path) -> tuple[Callable[..., Imported], tuple[str | None, str | None]]:

@@ -75,7 +75,10 @@ def bundle_of(
             "into them. Copy them there as source.spm and target.spm."
         )
     else:
-        source, target = map(word_splitter, tokens)
+        source, target = (
+            word_splitter(token for i, token in enumerate(own) if i not in ids)
+            for own, ids in zip(tokens, special, strict=True)
+        )
         pieces = [
             tuple(token if i in ids else SPACE + token for i, token in enumerate(own))
             for own, ids in zip(tokens, special, strict=True)

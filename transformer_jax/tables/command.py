@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.errors import ConfigError, DataError, RunError, UserError
-from transformer_jax.files import make_folder
+from transformer_jax.files import blamed, make_folder
 from transformer_jax.kinds import fits
 from transformer_jax.reporting.page import Part
 from transformer_jax.tables.collect import collect, counts
@@ -200,13 +200,16 @@ def _report(experiment: Experiment, values: dict[str, Any], output: Output, runs
     """Writes table and page of all recorded runs, and prints the table."""
     scale = values["scale"]
     lines = read_results(output.folder)
+    if values["report"] and not output.results.exists():
+        raise DataError(f"{output.results}: no such file. Run the table first, or put it back.")
     table = _table(experiment, values, output, runs)
     finished(lines, table)  # a line of another config would change a mean
     if experiment.scales[scale].compared:
         lines = update_significance(output, table, lines)
     _draw_attention(table, lines, output)
     command = _command(experiment, NO_CHANGE)
-    found = experiment.findings(output.folder, table) if experiment.findings else []
+    with blamed(output.results):
+        found = experiment.findings(output.folder, table) if experiment.findings else []
     if not fits(found, Sequence[Part]):
         raise ConfigError(f"the function findings gives {found!r:.60}; expected a list of parts.")
     page = write_report(experiment, scale, output, lines, command, found, _counted(table))

@@ -2,19 +2,16 @@
 
 import filecmp
 import functools
-import gzip
-import io
 import logging
 import shutil
-import tarfile
 import tempfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from transformer_jax.config.data import DataConfig
 from transformer_jax.errors import DataError, RunError, UserError
+from transformer_jax.files import open_whole
 from transformer_jax.tables.collect import read_evaluation
 from transformer_jax.tables.experiment import Job
 from transformer_jax.tables.pace import Pace, keep_pace, read_paces, with_pace
@@ -92,12 +89,10 @@ def merge(
 def extract_results(file: Path, to: Path) -> Plan:
     """Extracts a results.tgz and returns its plan. Raises DataError: it is none."""
     try:
-        # Whole, because only its end has the checksum: tarfile stops reading before it.
-        content = gzip.decompress(file.read_bytes())
-        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
+        with open_whole(file) as tar:
             extract(tar, to, file)
-    except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
-        raise DataError(f"--merge={file} is not a whole results.tgz ({error}).") from None
+    except DataError as error:
+        raise DataError(f"--merge={error}") from None
     if not (to / PLAN).is_file():
         raise DataError(f"--merge={file} is not a results.tgz: it has no {PLAN}.")
     return read_plan(to)

@@ -63,7 +63,8 @@ class Answer(NamedTuple):
 
 MAY_BE_NAN = (*Line._field_defaults, "perplexity")
 RANGES: dict[str, tuple[float, float]] = {"seed": (0, 2**32 - 1), "steps": (1, LARGEST_INT)}
-RANGES |= dict.fromkeys(("bleu", "paper_bleu", "chrf"), (0, 100.0001))
+SCORES = ("bleu", "paper_bleu", "chrf")
+RANGES |= dict.fromkeys(SCORES, (0, 100.0001))
 
 
 def read_results(folder: Path) -> list[Line]:
@@ -91,7 +92,7 @@ def write_answers(folder: Path, answers: Iterable[Answer]) -> None:
 
 
 def keep(folder: Path, line: Line, base: str) -> None:
-    """Adds a finished run in place of an earlier one, whose p-values go.
+    """Adds a finished run in place of an earlier one, whose p-values and answers go.
 
     Args:
       base: the base row; the p-values of other rows of its seed go with it.
@@ -99,7 +100,8 @@ def keep(folder: Path, line: Line, base: str) -> None:
     known = [one for one in read_results(folder) if one[:2] != line[:2]]
     if line.row == base:
         known = [one._replace(p=NOTHING) if one.seed == line.seed else one for one in known]
-    write_results(folder, [*known, line])
+    answers = read_answers(folder).values()
+    _write(folder, [*known, line, *(x for x in answers if line.config_digest not in x.configs)])
 
 
 def _read(folder: Path) -> list[Line | Answer]:
@@ -149,6 +151,9 @@ def _wrong_value(line: Line) -> str:
         return "one of bleu, chrf and signature is missing"
     if not all(0 <= p <= 1 for p in line.p.values()):
         return f"p={line.p} is not of its range"
+    scores = [x for own in line.sets.values() for name, x in own.items() if name in SCORES]
+    if not all(x is None or isinstance(x, int | float) and 0 <= x <= 100.0001 for x in scores):
+        return "a score of its test sets is not a number from 0 to 100"
     if not all(len(sample) == 3 for sample in line.samples):
         return "a sample is not source, reference and translation"
     points = [(m.get("step"), m.get("perplexity")) for m in line.curve if m.get("kind") == "valid"]

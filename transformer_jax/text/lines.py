@@ -35,6 +35,11 @@ class TextLines(ByPosition[str]):
         self.starts = index_lines(self.buffer)
         if len(self) == 0:
             raise DataError(f"{path} is empty. Give a text file with one sentence per line.")
+        if len(self) == 1 and 0 <= self.buffer.find(b"\r") < len(self.buffer) - 2:
+            raise DataError(
+                f"{path} is one line with carriage returns, which once ended lines. Convert it: "
+                f"tr '\\r' '\\n' < {path.name} > NEW"
+            )
         check_utf8(self.buffer, self.starts, str(path))
 
     def __len__(self) -> int:

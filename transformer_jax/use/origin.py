@@ -1,25 +1,26 @@
 """What a run takes from the run that it starts from, or whose predictions it learns."""
 
 import contextlib
-import functools
 import itertools
 import logging
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.schema import KEYS, Config, value_at
 from transformer_jax.errors import ConfigError
 from transformer_jax.model.interfaces import Params
-from transformer_jax.parallel.mesh import placed
 from transformer_jax.runs.run_folder import ORIGIN, TEACHER, RunFolder
 from transformer_jax.runs.weights import load_params
 from transformer_jax.text.batches import Batch
 from transformer_jax.training.data import load_data
 from transformer_jax.training.elastic import Anchor, squared_gradients
-from transformer_jax.training.program import Program, shardings_of
+from transformer_jax.training.program import Program
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.step import make_loss_fn
 
@@ -48,15 +49,21 @@ def with_origin(config: Config, run: RunFolder) -> Config:
         if given not in (None, origin):
             log.info("train.init_from has no effect: it is for the start of a run")
     elif given is not None:
-        recorded = RunFolder(given, ORIGIN).read_config()
+        its = RunFolder(given, ORIGIN)
+        recorded = its.read_config()
+        if config.train.elastic_weight and its.made is not None:
+            raise ConfigError(
+                f"train.elastic_weight measures what mattered on the text of {given}, which was "
+                f"{its.made} and has no record of its text. Start from a run that was trained."
+            )
     if teacher is not None:
-        its = RunFolder(teacher, TEACHER).read_config()
-        if its.model.parallel is not None:
+        taught = RunFolder(teacher, TEACHER).read_config()
+        if taught.model.parallel is not None:
             raise ConfigError(
                 f"train.teacher={teacher}: a teacher predicts one subword after the other, and "
                 "that run has model.parallel. Name another run."
             )
-        recorded = recorded or its
+        recorded = recorded or taught
     if recorded is not None and (origin is not None or teacher is not None):
         values |= {name: value_at(recorded, name) for name in OF_VOCABULARY}
     for name, value in values.items():
@@ -80,21 +87,28 @@ def initial_state(config: Config, program: Program) -> TrainState:
 
 
 def _anchor(origin: RunFolder, program: Program, params: Params) -> Anchor:
-    """The weights of the origin, and what mattered to it, by its own training text."""
-    data, loss_fn = load_data(origin.read_config(), origin), make_loss_fn(program.model, 0.0)
-    shardings = shardings_of(program.state.params)
+    """The weights of the origin, and what mattered to it, by its own training text.
 
-    @functools.partial(jax.jit, out_shardings=shardings)
+    Every process measures that whole, on one of its devices: a row is too little to divide.
+    """
+    data, loss_fn = load_data(origin.read_config(), origin), make_loss_fn(program.model, 0.0)
+    replicated = jax.jit(lambda x: x, out_shardings=NamedSharding(program.mesh, P()))(params)
+    whole = jax.tree.map(lambda x: x.addressable_data(0), replicated)
+
+    @jax.jit
     def added(total: Params, params: Params, batch: Batch) -> Params:
         return jax.tree.map(jnp.add, total, squared_gradients(loss_fn, params, batch))
 
     count = -(-FISHER_ROWS // data.shape.rows)
-    total = jax.tree.map(jnp.zeros_like, params)
+    total = jax.tree.map(jnp.zeros_like, whole)
     with contextlib.closing(data.train_batches(None, 0, 0)) as batches:
         for batch in itertools.islice(batches, count):
-            with placed(program.mesh, program.model):
-                total = added(total, params, batch)
+            total = added(total, whole, batch)
     rows = count * data.shape.rows
     log.info("elastic weights: what mattered to %s, on %d rows of its text", origin.path, rows)
-    fisher = jax.tree.map(lambda x: x / rows, total)
-    return Anchor(jax.tree.map(jnp.copy, params), fisher)
+
+    def divided(total: jax.Array, like: jax.Array) -> jax.Array:
+        mean = np.asarray(total) / rows
+        return jax.make_array_from_callback(mean.shape, like.sharding, mean.__getitem__)
+
+    return Anchor(jax.tree.map(jnp.copy, params), jax.tree.map(divided, total, params))
