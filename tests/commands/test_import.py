@@ -192,8 +192,9 @@ def test_a_run_appears_whole_or_not_at_all(tmp_path, monkeypatch):
         assert run.path.is_dir() and not [*run.path.iterdir()]
     (run.path / ".killed.tmp").mkdir()
     write_run(*written)
-    names, wanted = ({path.name for path in one.path.iterdir()} for one in (run, origin))
-    assert names == wanted
+    files = {"checkpoints", *(path.name for path in origin.path.iterdir() if path.is_file())}
+    assert {path.name for path in run.path.iterdir()} == files
+    assert load_model(str(run.path)).config == loaded.config
 
 
 def test_an_imported_run_has_nothing_to_average(capsys):
