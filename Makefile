@@ -58,10 +58,11 @@ run-docs: $(READY)
 gpu-plan:
 	@$(MAKE) --no-print-directory run-gpu-plan PYTHON=python3.12 VENV=.venv-gpu-plan EXTRAS=gpu-plan
 
+run-gpu-plan: PLAN ?= gpu_plan
 run-gpu-plan: export JAX_PLATFORMS = cpu
 run-gpu-plan: export JAX_SKIP_CUDA_CONSTRAINTS_CHECK = 1
 run-gpu-plan: $(READY)
-	@$(RUN) -m benchmarks.gpu_plan $(ARGS)
+	@$(RUN) -m benchmarks.$(PLAN) $(ARGS)
 
 lint: $(READY)
 	@$(RUN) -m ruff check .

@@ -9,6 +9,7 @@ fails if a size exceeds a limit of benchmarks/gpu_limits.json.
 
 import datetime
 import json
+import math
 import sys
 import textwrap
 import time
@@ -88,12 +89,14 @@ class Cost(NamedTuple):
         }
 
 
-def device_mesh() -> Mesh:
-    """A mesh of one device that this machine does not have."""
+def device_mesh(axes: tuple[int, int, int] = (1, 1, 1)) -> Mesh:
+    """A mesh of devices that this machine does not have, on nodes of 8."""
+    count = math.prod(axes)
+    shape = f"1x{max(1, count // 8)}x{min(count, 8)}"
     topology = topologies.get_topology_desc(
-        "1x1x1", "cuda", target_config=DEVICE.read_text(), topology="1x1x1"
+        shape, "cuda", target_config=DEVICE.read_text(), topology=shape
     )
-    return Mesh(np.array(topology.devices).reshape(1, 1, 1), AXES)
+    return Mesh(np.array(topology.devices).reshape(axes), AXES)
 
 
 def compiled_step(changes: Mapping[str, Any]) -> Cost:

@@ -1,16 +1,12 @@
-"""What an XLA program sends between devices, read from its text (HLO).
-
-If each device only slices its share out of an all-reduce's result, GPUs and TPUs run a
-reduce-scatter instead. The CPU does not, but here such an all-reduce counts as a reduce-scatter.
-"""
+"""What an XLA program sends between devices, read from its text (HLO)."""
 
 import math
 import re
-from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
 
+KERNELS = ("fusion", "custom-call")
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 ARRAY = re.compile(r"(pred|[a-z]+(\d+)\w*)\[([\d,]*)\]")
 HEAD = re.compile(r"^(ENTRY )?%?([\w.-]+) .*\{$")  # a computation's first line
@@ -41,11 +37,11 @@ class Collective(NamedTuple):
     kind: str  # one of KINDS
     size: int  # bytes of the whole array: all-gather's output, reduce-scatter's input
     group: tuple[int, ...]  # the devices that take part together: the first of the groups
-    calls: int = 1  # per step
+    kernels: int = 0  # that are scheduled between its start and its end
 
     @property
     def sent(self) -> float:
-        """Bytes that a device sends in one call, by ring algorithms."""
+        """Bytes that a device sends, by ring algorithms."""
         n = len(self.group)
         if self.kind == "collective-permute":
             return self.size
@@ -125,45 +121,28 @@ def _iota(text: str) -> np.ndarray:
 
 
 def collectives(text: str, devices: int) -> list[Collective]:
-    """The collectives of a partitioned program's text.
-
-    An all-reduce counts as a reduce-scatter if each device uses only its own share of the result.
-    Equal collectives are joined.
+    """The collectives of a compiled and scheduled program's text, in order.
 
     Raises:
       ValueError: a collective is in a loop, such as the one over micro-batches; this function does
         not know how often a loop runs.
     """
-    instructions = parse(text)
-    users: dict[str, list[Instruction]] = {}
-    for instruction in instructions.values():
-        for operand in instruction.operands:
-            users.setdefault(operand, []).append(instruction)
-    found: Counter[tuple[str, int, tuple[int, ...]]] = Counter()
-    for instruction in instructions.values():
-        kind = instruction.opcode.removesuffix("-start")
-        if kind not in KINDS:
+    found, own = [], [*parse(text).values()]
+    bytes_of = {one.name: type_bytes(one.type) for one in own}
+    for at, one in enumerate(own):
+        kind = one.opcode.removesuffix("-start")
+        group = first_group(one.attributes, devices) if kind in KINDS else ()
+        if len(group) < 2:
             continue
-        group = first_group(instruction.attributes, devices)
-        size = sum(type_bytes(instructions[name].type) for name in instruction.operands)
-        if kind == "all-gather":
-            size *= len(group)
-        if kind == "all-reduce" and _only_shares(instruction, users, size // len(group)):
-            kind = "reduce-scatter"
-        if not instruction.in_entry:
-            raise ValueError(
-                f"{instruction.name} is in a loop: how often it is called is not known."
-            )
-        found[kind, size, group] += len(group) > 1
-    return [Collective(*key, calls=count) for key, count in found.items() if count]
-
-
-def _only_shares(made: Instruction, users: dict[str, list[Instruction]], share: int) -> bool:
-    """Whether every use of an array, or of a copy of it, is a slice of `share` bytes."""
-    use = users.get(made.name, [])
-    return bool(use) and all(
-        type_bytes(user.type) == share
-        if user.opcode == "dynamic-slice"
-        else user.opcode == "copy" and _only_shares(user, users, share)
-        for user in use
-    )
+        if not one.in_entry:
+            raise ValueError(f"{one.name} is in a loop: how often it is called is not known.")
+        size = sum(bytes_of[name] for name in one.operands)
+        size *= len(group) if kind == "all-gather" else 1
+        kernels = 0
+        if one.opcode != kind:
+            for later in own[at + 1 :]:
+                kernels += later.opcode in KERNELS
+                if later.opcode == f"{kind}-done" and one.name in later.operands:
+                    break
+        found.append(Collective(kind, size, group, kernels))
+    return found
