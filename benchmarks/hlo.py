@@ -2,11 +2,14 @@
 
 import math
 import re
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 KERNELS = ("fusion", "custom-call")
+BODY = re.compile(r"body=%?([\w.-]+)")
+TRIPS = re.compile(r'known_trip_count":\{"n":"(\d+)"')
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 ARRAY = re.compile(r"(pred|[a-z]+(\d+)\w*)\[([\d,]*)\]")
 HEAD = re.compile(r"^(ENTRY )?%?([\w.-]+) .*\{$")  # a computation's first line
@@ -38,14 +41,15 @@ class Collective(NamedTuple):
     size: int  # bytes of the whole array: all-gather's output, reduce-scatter's input
     group: tuple[int, ...]  # the devices that take part together: the first of the groups
     kernels: int = 0  # that are scheduled between its start and its end
+    calls: int = 1  # in a step
 
     @property
     def sent(self) -> float:
-        """Bytes that a device sends, by ring algorithms."""
-        n = len(self.group)
+        """Bytes that a device sends in all calls, by ring algorithms."""
+        n, all_calls = len(self.group), self.calls * self.size
         if self.kind == "collective-permute":
-            return self.size
-        return self.size * (n - 1) / n * (2 if self.kind == "all-reduce" else 1)
+            return all_calls
+        return all_calls * (n - 1) / n * (2 if self.kind == "all-reduce" else 1)
 
 
 def computations(text: str) -> dict[str, dict[str, Instruction]]:
@@ -124,25 +128,41 @@ def collectives(text: str, devices: int) -> list[Collective]:
     """The collectives of a compiled and scheduled program's text, in order.
 
     Raises:
-      ValueError: a collective is in a loop, such as the one over micro-batches; this function does
-        not know how often a loop runs.
+      ValueError: the text does not say how often a collective runs, as in a loop without a count.
     """
-    found, own = [], [*parse(text).values()]
-    bytes_of = {one.name: type_bytes(one.type) for one in own}
-    for at, one in enumerate(own):
-        kind = one.opcode.removesuffix("-start")
-        group = first_group(one.attributes, devices) if kind in KINDS else ()
-        if len(group) < 2:
-            continue
-        if not one.in_entry:
-            raise ValueError(f"{one.name} is in a loop: how often it is called is not known.")
-        size = sum(bytes_of[name] for name in one.operands)
-        size *= len(group) if kind == "all-gather" else 1
-        kernels = 0
-        if one.opcode != kind:
-            for later in own[at + 1 :]:
-                kernels += later.opcode in KERNELS
-                if later.opcode == f"{kind}-done" and one.name in later.operands:
-                    break
-        found.append(Collective(kind, size, group, kernels))
+    module = computations(text)
+    runs, found = _runs(module), []
+    for name, computation in module.items():
+        own = [*computation.values()]
+        for at, one in enumerate(own):
+            kind = one.opcode.removesuffix("-start")
+            group = first_group(one.attributes, devices) if kind in KINDS else ()
+            if len(group) < 2:
+                continue
+            if not runs.get(name):
+                raise ValueError(f"{one.name} runs an unknown number of times.")
+            size = sum(type_bytes(computation[operand].type) for operand in one.operands)
+            size *= len(group) if kind == "all-gather" else 1
+            kernels = _kernels_until(f"{kind}-done", one.name, own[at + 1 :])
+            found.append(Collective(kind, size, group, kernels, runs[name]))
     return found
+
+
+def _kernels_until(opcode: str, name: str, later: Sequence[Instruction]) -> int:
+    """Kernels before the end of what an instruction starts; 0: it does not go on beside others."""
+    for at, one in enumerate(later):
+        if one.opcode == opcode and name in one.operands:
+            return sum(other.opcode in KERNELS for other in later[:at])
+    return 0
+
+
+def _runs(module: Mapping[str, Mapping[str, Instruction]]) -> dict[str, int]:
+    """How often each computation runs that is the entry or a loop's body; 0: it is not known."""
+    runs = {name: 1 for name, own in module.items() if any(one.in_entry for one in own.values())}
+    for name in (waiting := [*runs]):
+        for one in module[name].values():
+            if one.opcode == "while" and (body := BODY.search(one.attributes)):
+                trips = TRIPS.search(one.attributes)
+                runs[body[1]] = runs[name] * int(trips[1] if trips else 0)
+                waiting.append(body[1])
+    return runs

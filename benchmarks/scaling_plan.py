@@ -84,7 +84,8 @@ class Plan(NamedTuple):
     def link_seconds(self) -> float:
         """Seconds of all collectives one after the other, each with its start."""
         return sum(
-            CALL_SECONDS + c.sent / (LINK_SHARE * link_rate(c.group)) for c in self.collectives
+            c.calls * CALL_SECONDS + c.sent / (LINK_SHARE * link_rate(c.group))
+            for c in self.collectives
         )
 
 
@@ -142,8 +143,9 @@ def table(plans: Sequence[Plan], alone: float) -> str:
 
 def sent(found: Sequence[Collective], kind: str) -> str:
     """MiB that a device sends by one kind of collective, and the calls."""
-    own = [c.sent for c in found if c.kind == kind]
-    return f"{sum(own) / MIB:,.0f} ({len(own)})" if own else "-"
+    own = [c for c in found if c.kind == kind]
+    calls = sum(c.calls for c in own)
+    return f"{sum(c.sent for c in own) / MIB:,.0f} ({calls})" if own else "-"
 
 
 def main() -> None:

@@ -51,9 +51,18 @@ def test_collectives_of_hand_written_hlo():
     ]
 
 
-def test_a_collective_in_a_loop_is_refused():
-    with pytest.raises(ValueError, match="iota is in a loop"):
-        collectives(HLO.replace("ENTRY %main", "%body"), 8)
+def test_a_collective_in_a_loop_is_called_each_time():
+    loops = """ENTRY %start (w: f32[8,64]) -> f32[8,64] {
+  %w = f32[8,64]{1,0} parameter(0)
+  %loop = f32[8,64]{1,0} while(%w), body=%main, backend_config={"known_trip_count":{"n":"6"}}
+}
+"""
+    found = collectives(HLO.replace("ENTRY %main", "%main") + loops, 8)
+    assert {one.calls for one in found} == {6}
+    assert found[0].sent == 6 * 2 * 2048 * 3 / 4
+    for text in (HLO.replace("ENTRY %main", "%body"), loops.replace("known", "")):
+        with pytest.raises(ValueError, match="iota runs an unknown number of times"):
+            collectives(HLO.replace("ENTRY %main", "%main") + text, 8)
 
 
 def test_bytes_of_a_type_are_those_of_its_parts():
@@ -164,7 +173,7 @@ def test_collectives_of_a_program_that_xla_partitioned():
         text=True,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert sorted((kind, size, group) for kind, size, group, _ in json.loads(done.stdout)) == [
+    assert sorted((kind, size, group) for kind, size, group, *_ in json.loads(done.stdout)) == [
         ("all-gather", 4 * 16 * 4, [0, 1]),  # half of x from two quarters
         ("all-reduce", 16 * 4, [0, 1, 2, 3]),  # the sum over rows
     ]
