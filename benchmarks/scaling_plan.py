@@ -118,8 +118,9 @@ def bytes_held(tree: Any) -> int:
 
 def table(plans: Sequence[Plan], alone: float) -> str:
     """A line for each mesh; `alone` are the seconds of one device, with as many rows."""
+    kinds = [kind for kind in KINDS if any(c.kind == kind for p in plans for c in p.collectives)]
     head = ["data, fsdp, tensor", "parameters, MiB", "optimizer, MiB", "temporary, MiB"]
-    head += [f"{kind}, MiB (calls)" for kind in KINDS]
+    head += [f"{kind}, MiB (calls)" for kind in kinds]
     head += ["beside kernels", "compute, ms", "links, ms", "step, ms", "efficiency"]
     rows = []
     for plan in plans:
@@ -131,7 +132,7 @@ def table(plans: Sequence[Plan], alone: float) -> str:
             [
                 ", ".join(map(str, plan.mesh)),
                 *(f"{b / MIB:,.0f}" for b in (plan.parameters, plan.optimizer, plan.temporary)),
-                *(sent(plan.collectives, kind) for kind in KINDS),
+                *(sent(plan.collectives, kind) for kind in kinds),
                 f"{beside / total:.0%}" if total else "-",
                 *(f"{1e3 * seconds:.1f}" for seconds in (compute, links)),
                 " to ".join(f"{1e3 * seconds:.1f}" for seconds in steps),
