@@ -34,9 +34,10 @@ from experiments.evidence import Probe, gather
 from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN, of_two
 from tests.tables.test_statistics import line, lines_of, with_p
 from tests.tiny_runs import command, train
+from transformer_jax.errors import RunError
 from transformer_jax.tables.digests import digest_of
 from transformer_jax.tables.experiment import Job, Scale, make_jobs
-from transformer_jax.tables.results import FILE, Answer, write_answers
+from transformer_jax.tables.results import FILE, Answer, read_answers, write_answers
 from transformer_jax.tables.statistics import exceeds_seeds
 
 
@@ -389,14 +390,16 @@ def test_the_page_shows_which_claims_were_not_run(tmp_path, monkeypatch):
     assert (tmp_path / FILE).read_text() == before
 
 
-def test_evidence_of_other_runs_is_removed(tmp_path):
+def test_evidence_of_other_runs_is_refused_and_kept(tmp_path):
     probes = [Probe("order", word_order.word_order, ("a",))]
     scale = Scale(write_empty(tmp_path))
     job = Job("claims", "a", 0, scale, {"data.source": "grammar", "seed": 0}, tmp_path / "gone")
     write_answers(tmp_path, [Answer("order", [digest_of(job.config())], {"same": 1.0})])
     assert gather(tmp_path, probes, [job]) == {"order": {"same": 1.0}}
     other = job._replace(overrides={**job.overrides, "model.num_layers": 5})
-    assert gather(tmp_path, probes, [other]) == {}
+    with pytest.raises(RunError, match="'order' was recorded of runs with another config"):
+        gather(tmp_path, probes, [other])
+    assert read_answers(tmp_path)["order"].found == {"same": 1.0}
 
 
 @pytest.mark.slow("compiles models")
