@@ -28,7 +28,7 @@ MODERN: dict[str, Any] = {
     "train.warmup_steps": 1_000,
     "train.clip_norm": 1.0,
 }
-# The peak rate of MODERN at d_model 256, chosen by experiments.real_text; it falls with the root
+# The peak rate of MODERN at d_model 256, chosen by experiments.rates; it falls with the root
 # of the width, as the paper's formula does.
 MODERN_RATE, TUNED_WIDTH = 0.009, 256
 
