@@ -245,15 +245,14 @@ def open_whole(path: Path) -> tarfile.TarFile:
 
 @contextlib.contextmanager
 def blamed(path: Path) -> Iterator[None]:
-    """Takes an error in what is made of a file's content for damage of the file: a DataError."""
+    """Turns an error in what is made of a file into a DataError that names file and line of code."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         at = traceback.extract_tb(error.__traceback__)[-1]
         raise DataError(
             f"{path}: what it says cannot be reported ({type(error).__name__}: {error}, at "
-            f"{Path(at.filename).name}, line {at.lineno}). Restore the file, or remove the lines "
-            "that are wrong."
+            f"{Path(at.filename).name}, line {at.lineno}). Restore the file, or correct that code."
         ) from error
 
 
