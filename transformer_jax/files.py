@@ -245,7 +245,7 @@ def open_whole(path: Path) -> tarfile.TarFile:
 
 @contextlib.contextmanager
 def blamed(path: Path) -> Iterator[None]:
-    """Turns an error in what is made of a file into a DataError that names file and line of code."""
+    """Makes an error in what is made of a file a DataError, which names the place in the code."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
