@@ -181,3 +181,20 @@ def test_no_more_logits_than_a_block_a_replica_are_held():
     assert logits_at_once(block=33) == 32, "whole rows"
     assert logits_at_once(block=1) == 16, "at least a row"
     assert logits_at_once(block=32, replicas=2) == 2 * 32
+
+
+def test_the_table_s_gradient_of_several_devices_is_not_transposed():
+    """XLA joins sums over devices that are added as they are: see docs/scaling.md."""
+
+    def program(replicas):
+        settings = LossSettings(0.1, V, "float32", 2_048, replicas)
+
+        def total(table):
+            x = jnp.ones((B, L, 4))
+            return projected_loss(
+                Parts(x, table), jnp.asarray(TARGETS), jnp.asarray(REAL), settings
+            ).smoothed_nats
+
+        return str(jax.make_jaxpr(jax.grad(total))(jnp.ones((PADDED, 4))))
+
+    assert [f"f32[{PADDED},4] = transpose" in program(n) for n in (1, 2)] == [True, False]

@@ -75,27 +75,35 @@ def _forward(
     wide = sum_type(dtype)
     cast_VD = parts.table_VD.astype(dtype)
     rows = "RbLC"[: parts.x.ndim]  # the axes of x in a block, before the features
+    # On one device [D, V], so that the smaller factor is the one that a CPU has to transpose. On
+    # several [V, D], as the gradients of lookups in it are: XLA adds them and sends the sum.
+    several = settings.replicas > 1
+    table_product = f"{rows}V,{rows}D->RVD" if several else f"{rows}D,{rows}V->RDV"
 
     def add(total: tuple[LossSums, Array], block: Any) -> tuple[tuple[LossSums, Array], Any]:
         found = of_block(block, cast_VD, settings)
         gradient = settled(found.logits_gradient.astype(dtype))
-        # [D, V], so that the smaller factor is the one that a CPU has to transpose.
-        of_table_RDV = jnp.einsum(
-            f"{rows}D,{rows}V->RDV", block[0].astype(dtype), gradient, preferred_element_type=wide
+        factors = block[0].astype(dtype), gradient
+        of_table = jnp.einsum(
+            table_product, *(factors[::-1] if several else factors), preferred_element_type=wide
         )
         of_x = jnp.einsum(f"{rows}V,VD->{rows}D", gradient, cast_VD, preferred_element_type=wide)
-        total = jax.tree.map(jnp.add, total, (found.sums, of_table_RDV))
+        total = jax.tree.map(jnp.add, total, (found.sums, of_table))
         return total, (found.of_positions, of_x, found.gradients)
 
     blocks = _blocks(parts, fixed, settings)
     # Summed over the replicas once, after the last block.
-    zeros_RDV = jnp.zeros((settings.replicas, *parts.table_VD.shape[::-1]), wide)
-    zeros_RDV = constrain(zeros_RDV, BATCH, None, VOCABULARY)
-    (sums, of_table_RDV), kept = jax.lax.scan(add, (_no_sums(settings), zeros_RDV), blocks)
+    shape: tuple[int, ...] = parts.table_VD.shape
+    names: tuple[str | None, ...] = (VOCABULARY, None)
+    if not several:
+        shape, names = shape[::-1], names[::-1]
+    zeros = constrain(jnp.zeros((settings.replicas, *shape), wide), BATCH, *names)
+    (sums, of_table), kept = jax.lax.scan(add, (_no_sums(settings), zeros), blocks)
     of_positions, of_x, of_others = jax.tree.map(_joined, kept)
     # Without `settled`, XLA for a CPU joins product and transpose if there is one block, and it has
     # no fast product of bfloat16 for that.
-    return (sums, of_positions), Parts(of_x, settled(of_table_RDV.sum(0)).T, of_others)
+    of_table_VD = of_table.sum(0) if several else settled(of_table.sum(0)).T
+    return (sums, of_positions), Parts(of_x, of_table_VD, of_others)
 
 
 def _backward(
