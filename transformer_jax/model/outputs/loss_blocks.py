@@ -83,21 +83,21 @@ def _forward(
     def add(total: tuple[LossSums, Array], block: Any) -> tuple[tuple[LossSums, Array], Any]:
         found = of_block(block, cast_VD, settings)
         gradient = settled(found.logits_gradient.astype(dtype))
-        factors = block[0].astype(dtype), gradient
-        of_table = jnp.einsum(
-            table_product, *(factors[::-1] if several else factors), preferred_element_type=wide
-        )
+        left, right = block[0].astype(dtype), gradient
+        if several:
+            left, right = right, left
+        of_table = jnp.einsum(table_product, left, right, preferred_element_type=wide)
         of_x = jnp.einsum(f"{rows}V,VD->{rows}D", gradient, cast_VD, preferred_element_type=wide)
         total = jax.tree.map(jnp.add, total, (found.sums, of_table))
         return total, (found.of_positions, of_x, found.gradients)
 
     blocks = _blocks(parts, fixed, settings)
     # Summed over the replicas once, after the last block.
-    shape: tuple[int, ...] = parts.table_VD.shape
-    names: tuple[str | None, ...] = (VOCABULARY, None)
-    if not several:
-        shape, names = shape[::-1], names[::-1]
-    zeros = constrain(jnp.zeros((settings.replicas, *shape), wide), BATCH, *names)
+    V, D = parts.table_VD.shape
+    if several:
+        zeros = constrain(jnp.zeros((settings.replicas, V, D), wide), BATCH, VOCABULARY, None)
+    else:
+        zeros = constrain(jnp.zeros((1, D, V), wide), BATCH, None, VOCABULARY)
     (sums, of_table), kept = jax.lax.scan(add, (_no_sums(settings), zeros), blocks)
     of_positions, of_x, of_others = jax.tree.map(_joined, kept)
     # Without `settled`, XLA for a CPU joins product and transpose if there is one block, and it has
