@@ -19,8 +19,7 @@ parameters as base. The first three commands train a row on a machine without a 
 
 Scales `cores_en-it` and `cores_it-en` are for two CPU cores: d_model 256, 3+3 layers, 8,000
 subwords, batches of 2,000 target subwords, 90 minutes. Two rows more show positions and Muon alone.
-Every row of these scales takes the best of three peak rates (experiments.rates); until all three of
-a row ran, it has the best that was tried.
+Every row of these scales takes the best of three peak rates (experiments.rates).
 At the paper's sizes base, pre-norm and big have the paper's rate; the other rows have the chosen
 one times the root of 256 / d_model.
 
@@ -75,8 +74,6 @@ OF_CORES = (PRE, BASE, ROTARY, MUON, MODERN, RECURRENT)  # the first is what oth
 # Peak rates at d_model 256, chosen by experiments.rates; rows of the paper's sizes that are not
 # here have the paper's rate.
 RATES: dict[str, float] = {MODERN: MODERN_RATE, RECURRENT: 0.003, CONVOLUTIONAL: 0.003}
-# The modern row has no trial at 0.001, rotary positions and Muon alone have none: these two rows
-# have the rates of the rows that they are most like.
 RATES_OF_CORES = {**RATES, BASE: 0.001, PRE: 0.003, ROTARY: 0.003, MUON: 0.009}
 LAST = 5  # checkpoints to average
 

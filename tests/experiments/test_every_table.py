@@ -20,10 +20,11 @@ from experiments import (
 from experiments.claims.lengths import ALL_LENGTHS
 from experiments.judging import NOT_RUN
 from tests.experiments.rows import configs_of
+from tests.tables.test_statistics import line
 from transformer_jax.config.schema import KEYS, value_at
 from transformer_jax.reporting.page import Table
 from transformer_jax.tables.experiment import make_jobs
-from transformer_jax.tables.results import read_results
+from transformer_jax.tables.results import read_results, write_results
 
 RECORDED = Path(__file__).parents[2] / "docs" / "results"
 
@@ -144,3 +145,15 @@ def test_a_row_has_the_rate_with_the_lowest_recorded_perplexity(experiment, scal
     whole = {row: own for row, own in tried.items() if len(own) == len(trials.rates)}
     assert len(whole) > 1
     assert {row: rates.best_of(own) for row, own in whole.items()}.items() <= taken.items()
+
+
+def test_trials_are_shown_by_rate_wherever_their_results_are(tmp_path):
+    trials = rates.TRIALS["one_stack"]
+    jobs = make_jobs(rates.EXPERIMENT, "one_stack", tmp_path)
+    lines = [line(f"causal at {rate}", 0, 1.0, perplexity=1 / rate) for rate in trials.rates[:2]]
+    write_results(tmp_path, lines)
+    _, table = rates.findings(tmp_path, jobs)
+    assert table.head == ["row", "0.002", "0.004", "0.008", "0.016", "best"]
+    found = {row[0]: row[1:] for row in table.rows}
+    assert found["causal"] == ["500.00", "250.00", "", "", "0.004"]
+    assert found["prefix"] == [""] * 5 and len(found) == 4
