@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from benchmarks.hlo import Instruction, array_type, computations, type_bytes
+from benchmarks.hlo import TRIPS, Instruction, array_type, computations, type_bytes
 
 BYTES_PER_S = 4.0e12  # of an H200's memory, 4.8e12 as the vendor prints it
 MATRIX_RATE = 790e12  # FLOP/s of large bfloat16 products of an H200; assumed, as all rates here
@@ -92,7 +92,7 @@ def _kernels(module: Module, computation: str, calls: int) -> Iterator[Kernel]:
     for one in instructions.values():
         called = CALLED.search(one.attributes)
         if one.opcode == "while" and called:
-            trips = re.search(r'known_trip_count":\{"n":"(\d+)"', one.attributes)
+            trips = TRIPS.search(one.attributes)
             if not trips:
                 raise ValueError(f"{one.name}: how often this loop runs is not known.")
             yield from _kernels(module, called[1], calls * int(trips[1]))

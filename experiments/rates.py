@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from experiments import fair_comparison, later_parts, one_stack, real_text, scores
+from experiments.short_demo import updates
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
@@ -47,23 +48,21 @@ class Trials(NamedTuple):
         return self.scale._replace(own=own, rows=tuple(own), split="valid", compared=False)
 
 
-SHORT_DEMO = Scale(
-    "configs/demo.py", {"train.steps": 400, "train.decay_steps": 400, "train.valid_every": 400}
-)
+ON_DEMO = Scale("configs/demo.py", updates(400))
 TRIALS = {
     "fair_comparison": Trials(
         fair_comparison.ROWS,
         (0.001, 0.003, 0.009),
         Scale(fair_comparison.CONFIG, fair_comparison.ALIKE, average=fair_comparison.LAST),
     ),
-    "later_parts": Trials(later_parts.ROWS, (0.002, 0.004, 0.008, 0.016), SHORT_DEMO),
-    "one_stack": Trials(one_stack.ROWS, (0.002, 0.004, 0.008, 0.016), SHORT_DEMO),
+    "later_parts": Trials(later_parts.ROWS, (0.002, 0.004, 0.008, 0.016), ON_DEMO),
+    "one_stack": Trials(one_stack.ROWS, (0.002, 0.004, 0.008, 0.016), ON_DEMO),
     "real_text": Trials(
         real_text.trial_rows(),
         (0.001, 0.003, 0.009),
         Scale("configs/europarl.py:en-it", real_text.TRIAL),
     ),
-    "scores": Trials(scores.ROWS, (0.001, 0.002, 0.004, 0.008), SHORT_DEMO),
+    "scores": Trials(scores.ROWS, (0.001, 0.002, 0.004, 0.008), ON_DEMO),
 }
 
 

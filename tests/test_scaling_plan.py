@@ -119,7 +119,8 @@ EIGHT = ONE._replace(mesh=(8, 1, 1), collectives=[REDUCED, REDUCED._replace(kern
 
 
 def test_the_times_of_a_step():
-    # 989e9 FLOPs at the peak, of which base reaches its share; Adam's 7,000 bytes take no time.
+    # The FLOPs of a millisecond at the share of the peak that base reaches. Adam's update moves
+    # 7,000 bytes, which takes no time worth counting.
     assert ONE.compute_seconds == pytest.approx(1e-3, rel=1e-4)
     assert ONE.link_seconds == 0
     # Twice 2 x 7/8 x 360 MB at 80 % of 450 GB/s.

@@ -152,7 +152,8 @@ def _wrong_value(line: Line) -> str:
     if not all(0 <= p <= 1 for p in line.p.values()):
         return f"p={line.p} is not of its range"
     scores = [x for own in line.sets.values() for name, x in own.items() if name in SCORES]
-    if not all(x is None or isinstance(x, int | float) and 0 <= x <= 100.0001 for x in scores):
+    least, most = RANGES["bleu"]
+    if not all(x is None or isinstance(x, int | float) and least <= x <= most for x in scores):
         return "a score of its test sets is not a number from 0 to 100"
     if not all(len(sample) == 3 for sample in line.samples):
         return "a sample is not source, reference and translation"

@@ -81,6 +81,7 @@ def _forward(
     table_product = f"{rows}V,{rows}D->RVD" if several else f"{rows}D,{rows}V->RDV"
 
     def add(total: tuple[LossSums, Array], block: Any) -> tuple[tuple[LossSums, Array], Any]:
+        """The sums and the table's gradient with those of one more block, and what it keeps."""
         found = of_block(block, cast_VD, settings)
         gradient = settled(found.logits_gradient.astype(dtype))
         left, right = block[0].astype(dtype), gradient
