@@ -444,9 +444,9 @@ FILES: dict[tuple[str, str], list[tuple]] = {
         ("", "{tmp}/new is not empty and holds no run. Choose another --workdir")
     ],
     ("run/config.json", "RESUME"): [
-        ('{"model": ', "{file} cannot be read: the config is not JSON"),
-        (edited(lambda _: b"[" * 100_000), "{file} cannot be read: the config cannot be read as"),
-        ("[]", "{file} cannot be read: the config is a JSON list"),
+        ('{"model": ', "{file} cannot be read: the config, line 1: not JSON"),
+        (edited(lambda _: b"[" * 100_000), "{file} cannot be read: the config, line 1: cannot be"),
+        ("[]", "{file} cannot be read: the config, line 1: a JSON list"),
         (b"\x80\x04\xff", "{file} cannot be read"),
         (gone, "{tmp}/run has checkpoints and no config.json: put that run's file back"),
     ],

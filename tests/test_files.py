@@ -151,3 +151,10 @@ def test_what_is_no_table_is_refused(tmp_path):
         read_table(path, Scored)
     with pytest.raises(DataError, match=f"^{tmp_path} cannot be read: Is a directory"):
         read_table(tmp_path, Scored)
+
+
+def test_a_file_is_written_where_its_link_leads(tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("file")
+    write_atomically(tmp_path / "link", b"new")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "file").read_bytes() == b"new"

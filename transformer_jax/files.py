@@ -24,7 +24,12 @@ from transformer_jax.errors import ConfigError, DataError
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Writes a file whole or not at all; creates the folders above it."""
+    """Writes a file, or the one that a link leads to, whole or not at all.
+
+    The folders above it are created.
+    """
+    if path.is_symlink() and path.exists():
+        path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -214,10 +219,14 @@ def read_json(path: Path) -> dict[str, Any]:
     return parsed_json(read_utf8(path), path)
 
 
-def parsed_json(text: str, path: Path, line: int = 1) -> dict[str, Any]:
-    """The JSON object that begins at this line of a file. Raises DataError if it is none."""
+def parsed_json(text: str, path: Path | str, line: int = 1) -> dict[str, Any]:
+    """The JSON object that begins at this line of a file.
+
+    Raises:
+      DataError: it is none, or names a key twice.
+    """
     try:
-        content = json.loads(text)
+        content = json.loads(text, object_pairs_hook=each_once)
     except json.JSONDecodeError as error:
         at = line + error.lineno - 1
         raise DataError(f"{path}, line {at}: not JSON ({error.msg}).") from None
@@ -226,6 +235,16 @@ def parsed_json(text: str, path: Path, line: int = 1) -> dict[str, Any]:
     if not isinstance(content, dict):
         kind = type(content).__name__
         raise DataError(f"{path}, line {line}: a JSON {kind}; expected an object.")
+    return content
+
+
+def each_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """What a JSON object is read as. Raises ValueError if two of its keys are the same."""
+    content = dict[str, Any]()
+    for name, value in pairs:
+        if name in content:
+            raise ValueError(f"{name[:60]!r} is there twice")
+        content[name] = value
     return content
 
 

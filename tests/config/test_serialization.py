@@ -81,7 +81,7 @@ def test_a_config_without_a_key_takes_its_default():
 
 @pytest.mark.parametrize("text", ["{", "[1]", "3"])
 def test_json_that_is_not_a_config_is_refused(text):
-    with pytest.raises(ConfigError, match="config is"):
+    with pytest.raises(ConfigError, match="the config, line 1: "):
         from_json(text)
 
 

@@ -37,7 +37,12 @@ WRONG = [
     (b"", 400, "not JSON"),
     (b"{", 400, "not JSON"),
     (b"[" * 60_000, 400, "not JSON"),
-    (b'{"n_best": ' + b"9" * 5_000 + b"}", 400, "too many digits"),
+    (
+        b'{"n_best": ' + b"9" * 5_000 + b"}",
+        400,
+        "limit (4300 digits) for integer string conversion.",
+    ),
+    (b'{"text": "a", "text": "b"}', 400, "'text' is there twice"),
     (b'{"text": "\xff"}', 400, "not UTF-8"),
     (b"[]", 400, "not a JSON object"),
     (b"null", 400, "not a JSON object"),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import json
 import re
 import shutil
 import sys
@@ -68,7 +69,9 @@ def archive(tmp_path, experiment) -> Path:
         write_evaluation(path, [pair.tgt for pair in pairs], settings | SCORES)
         packed.append(pack.PackedJob(job.row, 0, job.digest(), "text/corpus", "v"))
     kept = {"p": {"bleu": 0.5}}  # against a base row that may be another one here
-    write_results(out, [line(job.row, 0, 20.0, config_digest=job.digest(), **kept) for job in jobs])
+    write_results(
+        out, [line(job.row, 0, SCORES["bleu"], config_digest=job.digest(), **kept) for job in jobs]
+    )
     answers = {"both": [job.digest() for job in jobs], "none": [], "another": ["1" * 12]}
     write_answers(out, [Answer(name, of, {"x": 1}) for name, of in answers.items()])
     plan = pack.Plan("mine", "small", None, "c", "there", {}, packed, [], [], "s")
@@ -137,10 +140,11 @@ def test_every_flipped_bit_that_changes_the_content_is_noticed(archive, tmp_path
     ("pattern", "content", "message"),
     [
         (f"{RUN}/evaluations/.*.txt", None, rf"{RUN}/evaluations/.*.txt is not there"),
-        (f"{RUN}/evaluations/.*.json", None, f"{RUN} holds no evaluation of test"),
+        (f"{RUN}/evaluations/.*.json", None, f"{RUN} has not the evaluation of test with "),
         (f"{RUN}/metrics.jsonl", None, f"{RUN}/metrics.jsonl is not there"),
         (f"{RUN}/corpus.sha256", b"", f"{RUN} had other training text"),
         ("results.jsonl", b"{\n", "results.jsonl, line 1: not JSON"),
+        ("results.jsonl", b'{"row": "", "row": ""}\n', ".*line 1: cannot be read .'row' is there"),
         ("results.jsonl", b"{}\n", "results.jsonl, line 1: config_digest is missing"),
     ],
 )
@@ -150,6 +154,15 @@ def test_a_damaged_archive(call, archive, tmp_path, pattern, content, message):
     with pytest.raises(UserError, match=rf"^--merge={archive}: {message}"):
         call()
     assert not (tmp_path / "out").exists() and not (tmp_path / "runs").exists()
+
+
+def test_scores_that_the_evaluation_does_not_have(call, archive, tmp_path):
+    [path] = (archive.parent / "runs").glob("mine/small/4_heads/seed-0/evaluations/*.json")
+    scores = {**json.loads(path.read_text()), "bleu": 21.5}
+    without(archive, f"{RUN}/evaluations/.*.json", json.dumps(scores).encode())
+    with pytest.raises(DataError, match="has not the evaluation of test with 12.5 BLEU that"):
+        call()
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

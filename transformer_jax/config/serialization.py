@@ -13,7 +13,8 @@ from transformer_jax.config.keys import Key
 from transformer_jax.config.lookup import keys_in, known_key
 from transformer_jax.config.old_keys import upgraded
 from transformer_jax.config.schema import KEYS, SECTIONS, Config
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.files import parsed_json
 
 
 def from_config_dict(raw: ConfigDict | Mapping[str, Any]) -> Config:
@@ -101,13 +102,9 @@ def from_json(text: str) -> Config:
       ConfigError: the text is not JSON, or not a config.
     """
     try:
-        tree = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"the config is not JSON (line {error.lineno}: {error.msg}).") from None
-    except (ValueError, RecursionError) as error:  # a number of 5,000 digits, brackets 10,000 deep
-        raise ConfigError(f"the config cannot be read as JSON ({error}).") from None
-    if not isinstance(tree, dict):
-        raise ConfigError(f"the config is a JSON {type(tree).__name__}; expected an object.")
+        tree = parsed_json(text, "the config")
+    except DataError as error:
+        raise ConfigError(str(error)) from None
     if lost := sorted(SECTIONS - tree.keys()):
         raise ConfigError(f"the config has lost its section {lost[0]}.")
     return from_config_dict(upgraded(tree))

@@ -134,26 +134,28 @@ def make_app(
 
 async def _read(request: Request, limits: Limits) -> bytes:
     """The body of a request. Raises Refused if it is too large, late or not declared as JSON."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":  # browsers do not let the pages of other sites send it
-        raise Refused(415, "Send Content-Type: application/json (curl --json does).")
-    body = bytearray()
+    body, size = bytearray(), 0
     try:
         async with asyncio.timeout(limits.body_seconds):
-            async for part in request.stream():
-                body += part
-                if len(body) > limits.body_bytes:
-                    raise Refused(413, f"The body has more than {limits.body_bytes} bytes.")
+            async for part in request.stream():  # to its end: clients read no answer before it
+                size += len(part)
+                if size <= limits.body_bytes:
+                    body += part
     except TimeoutError:
         raise Refused(
             408, f"The body did not arrive within {limits.body_seconds:g} seconds."
         ) from None
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":  # browsers do not let the pages of other sites send it
+        raise Refused(415, "Send Content-Type: application/json (curl --json does).")
+    if size > limits.body_bytes:
+        raise Refused(413, f"The body has more than {limits.body_bytes} bytes.")
     return bytes(body)
 
 
 async def _refused(request: Request, error: Any) -> Response:
     headers = {"Retry-After": "1"} if error.status == 503 else {}
-    if error.status in (408, 413, 415):
+    if error.status == 408:
         headers["Connection"] = "close"  # the rest of the body is not read
     return to_json(error.status, {"error": str(error)}, headers)
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from transformer_jax.files import each_once
 from transformer_jax.text.lines import is_text
 from transformer_jax.text.sources import TAB
 
@@ -78,13 +79,13 @@ def parse_attention(body: bytes, limits: Limits, model: Model) -> Asked:
 
 def _object(body: bytes, names: tuple[str, ...]) -> Mapping[str, Any]:
     try:
-        values = json.loads(body.decode("utf-8"))
+        values = json.loads(body.decode("utf-8"), object_pairs_hook=each_once)
     except UnicodeDecodeError:
         raise Refused(400, "The body is not UTF-8.") from None
     except (json.JSONDecodeError, RecursionError):
         raise Refused(400, "The body is not JSON.") from None
-    except ValueError:  # Python reads no whole number of more than 4,300 digits
-        raise Refused(400, "A number in the body has too many digits.") from None
+    except ValueError as error:  # a name twice, or a number of more than 4,300 digits
+        raise Refused(400, f"The body cannot be read: {str(error).partition(': ')[0]}.") from None
     if not isinstance(values, dict):
         raise Refused(400, "The body is not a JSON object.")
     unknown = [name for name in values if name not in names]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from transformer_jax.config.data import DataConfig
 from transformer_jax.errors import DataError, RunError, UserError
 from transformer_jax.files import open_whole
-from transformer_jax.tables.collect import read_evaluation
+from transformer_jax.tables.collect import Evaluation, read_evaluation
 from transformer_jax.tables.experiment import Job
 from transformer_jax.tables.pace import Pace, keep_pace, read_paces, with_pace
 from transformer_jax.tables.pack import PLAN, SMALL_FILES, Plan, extract, read_plan, run_files
@@ -28,6 +28,7 @@ from transformer_jax.tables.results import (
 from transformer_jax.tables.texts import REFERENCES, SOURCES, TRAIN, VALID, text_sums, trained_on
 
 log = logging.getLogger(__name__)
+TextSums = Callable[[DataConfig, str], Mapping[str, str]]
 KINDS = {TRAIN: "training", VALID: "validation", SOURCES: "source", REFERENCES: "reference"}
 
 
@@ -122,7 +123,13 @@ def _checked(
             raise RunError(f"{job.label}: {output.paces} has another number of updates.")
         files = run_files(folder, job)
         _check_files(files, job)
-        _check_texts(files, job, texts)
+        scores = read_evaluation(job._replace(folder=files))
+        if scores is None or str(scores.bleu) != str(line.bleu):  # as text: NaN is not NaN
+            raise DataError(
+                f"{files} has not the evaluation of {job.scale.split} with {line.bleu} BLEU that "
+                f"{output.results.name} tells of: damaged. Copy the archive again."
+            )
+        _check_texts(files, job, scores, texts)
         yield Found(job, files, line, pace)
 
 
@@ -141,13 +148,9 @@ def _check_files(files: Path, job: Job) -> None:
         )
 
 
-def _check_texts(
-    files: Path, job: Job, texts: Callable[[DataConfig, str], Mapping[str, str]]
-) -> None:
+def _check_texts(files: Path, job: Job, scores: Evaluation, texts: TextSums) -> None:
     """Raises RunError if the run had other text than there is here."""
-    data, scores = job.config().data, read_evaluation(job._replace(folder=files))
-    if scores is None:
-        raise DataError(f"{files} holds no evaluation of {job.scale.split}: damaged.")
+    data = job.config().data
     used: dict[str, str | None] = {**trained_on(job._replace(folder=files))}
     used |= {SOURCES: scores.src_sha256, REFERENCES: scores.ref_sha256}
     for name, digest in texts(data, job.scale.split).items():
