@@ -57,7 +57,7 @@ def steps_of_run(config: Config, folder: Path) -> tuple[TrainingData, Steps, Ite
     """The data of a run, its compiled step, and its batches on the devices."""
     data = load_data(config, RunFolder(folder))
     steps = Steps(config, data.vocabulary.sizes, data.shape, make_mesh(config.mesh))
-    batches = data.train_batches(None, 0, 0)
+    batches = data.train_batches(None, 0)
     return data, steps, map(steps.put, batches)
 
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from experiments.figures_bleu import RESAMPLES, SEED, bleu_by_length, bleu_figure
 from transformer_jax.config.train import TrainConfig
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.errors import ConfigError, UserError
 from transformer_jax.files import make_folder, write_atomically
 from transformer_jax.reporting.page import (
     Code,
@@ -169,15 +169,20 @@ def draw_learning_rate(asked: Asked) -> list[Part]:
 
 
 def draw_attention(asked: Asked) -> list[Part]:
-    """Draws attention of every kind, layer and head while the run's model translates a sentence."""
+    """Draws attention of every kind, layer and head while the run's model translates a sentence.
+
+    If the model has none to draw, as with `train.objective=ctc`, the page says so.
+    """
     from transformer_jax.api import Run
     from transformer_jax.commands.attention import draw_kinds
 
     run = Run(load_model(str(asked.workdir), asked.checkpoint, overrides=asked.overrides))
     try:
         found = run.attention(asked.sentence or sentence_of(run, asked.split))
-    except DataError as error:
-        raise DataError(f"--sentence: {error}" if asked.sentence else f"{error}") from None
+    except UserError as error:
+        if asked.sentence:
+            raise type(error)(f"--sentence: {error}") from None
+        return [Text(f"{error}")]
     return [
         Text(f"Checkpoint {found.checkpoint}."),
         *draw_kinds(found, list(found.kinds), asked.out),

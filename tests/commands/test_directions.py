@@ -115,7 +115,7 @@ def test_batches_mix_the_texts_as_their_weights_say(run, tmp_path):
     whole, half = data.plan.groups[1], data.plan.groups[0]
     assert (whole.in_epoch, half.in_epoch) == (whole.rows, round(half.rows / 2))
     bt = data.vocabulary.codes[">>bt<<"]
-    batches = data.train_batches(None, 0, 0)
+    batches = data.train_batches(None, 0)
     rows, tagged = 0, 0
     while rows < 4 * data.plan.epoch_rows:
         batch = next(batches)

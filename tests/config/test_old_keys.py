@@ -20,6 +20,7 @@ NEW_MODEL = {"d_model": 8, "encoder": "recurrent", "decoder": "recurrent"}
         ({"model": OLD_MODEL, "seed": 1}, {"model": NEW_MODEL, "seed": 1}),
         ({"model": {"scale_attention": True}}, {"model": {"score": "scaled_dot"}}),
         ({"model": {"scale_attention": False}}, {"model": {"score": "dot"}}),
+        ({"train": {"data_workers": 2}}, {"train": {}}),
         # A value that has a limit now is lowered to it.
         ({"decode": {"tokens_per_batch": 10**9}}, {"decode": {"tokens_per_batch": 10**6}}),
         ({"decode": {"max_extra_length": 10**9}}, {"decode": {"max_extra_length": 10**6}}),

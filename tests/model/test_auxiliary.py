@@ -213,7 +213,7 @@ BUILT_IN = {
     ("name", "weight", "others", "most"),
     [
         ("coverage", 0.5, {"train__hard_attention": "reinforce"}, 1),
-        ("alignment", 0.3, {**BUILT_IN, "train__data_workers": 1, **FULL_CONTEXT, **TWICE}, 5),
+        ("alignment", 0.3, {**BUILT_IN, **FULL_CONTEXT, **TWICE}, 5),
     ],
 )
 def test_a_run_trains_on_it_logs_it_and_continues_bit_for_bit(

@@ -1,10 +1,6 @@
 """Batches: their layout, each pair once per epoch, batch n the same on every way to it."""
 
 import itertools
-import os
-import pickle
-import subprocess
-import sys
 import threading
 from collections import Counter
 from pathlib import Path
@@ -16,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fixtures.encoded import in_memory, pairs_in, pairs_of
-from tests.text.test_encoded import Characters
 from transformer_jax.text.batches import (
     Batch,
     TrainSource,
@@ -29,7 +24,7 @@ from transformer_jax.text.batches import (
     train_batches,
     translation_buckets,
 )
-from transformer_jax.text.encoded import EncodedPairs, encode_corpus
+from transformer_jax.text.encoded import EncodedPairs
 from transformer_jax.text.packing import plan_rows
 
 ROOT = Path(__file__).parents[2]
@@ -125,48 +120,6 @@ def test_processes_share_the_rows_of_every_batch():
             assert same(next(share), batch.map(lambda x, own=own: x[own]))
     for batches in (whole, *shares):
         batches.close()
-
-
-WORKERS_SCRIPT = """
-import contextlib
-import pickle
-import sys
-from pathlib import Path
-from transformer_jax.text.batches import train_batches
-
-if __name__ == "__main__":
-    given, made = map(Path, sys.argv[1:])
-    source = pickle.loads(given.read_bytes())
-    batches = train_batches(source, start_batch=4, num_workers=2)
-    with contextlib.closing(batches):
-        held = [next(batches) for _ in range(5)]  # until the process ends
-        made.write_bytes(pickle.dumps(held))
-        sys.exit(3)  # as a run that ends by an error
-"""
-
-
-@pytest.mark.slow("starts worker processes")
-def test_worker_processes_make_the_same_batches_and_end_with_the_run(tmp_path):
-    script, given, made = (tmp_path / name for name in ("run.py", "given", "made"))
-    script.write_text(WORKERS_SCRIPT)
-    source = TrainSource(ENCODED, PLAN, 8, seed=0)
-    given.write_bytes(pickle.dumps(source))
-    command = [sys.executable, script, given, made]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    run = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
-    assert (run.returncode, run.stdout, run.stderr) == (3, "", "")
-    for number, batch in enumerate(pickle.loads(made.read_bytes()), start=4):
-        assert same(batch, source[number])
-
-
-def test_workers_map_the_corpus_themselves(tmp_path):
-    pairs = [("ab" * (1 + i % 9), "c" * 9) for i in range(5_000)]
-    encoded = encode_corpus(pairs, Characters(), tmp_path, "key")
-    plan = plan_rows(encoded.src_lengths(), encoded.tgt_lengths(), SRC_ROW, TGT_ROW, seed=0)
-    source = TrainSource(encoded, plan, 8, seed=0)
-    pickled = pickle.dumps(source)
-    assert len(pickled) < plan.pair_order.nbytes + plan.row_starts.nbytes + 2_000
-    assert same(pickle.loads(pickled)[7], source[7])
 
 
 def test_close_ends_the_thread():
@@ -269,27 +222,3 @@ def test_the_longest_come_first():
     buckets = translation_buckets(np.array([3, 60, 17, 1, 33, 18]), 64, 64)
     order = [int(index) for bucket in buckets for index in bucket.indices]
     assert order == [1, 4, 5, 2, 0, 3]
-
-
-WORKER = """
-import sys, time
-from transformer_jax.text.batches import _end_with
-
-_end_with(int(sys.argv[1]), 0, 1)
-print("watching", flush=True)
-time.sleep(60)
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="this system cannot watch a process")
-def test_a_worker_ends_with_its_trainer_even_if_that_is_killed():
-    trainer = subprocess.Popen(["sleep", "60"])
-    command = [sys.executable, "-c", WORKER, str(trainer.pid)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    worker = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
-    assert worker.stdout.readline() == b"watching\n"
-    assert worker.poll() is None
-    trainer.kill()
-    trainer.wait()
-    assert worker.wait(20) == 1
-    assert subprocess.run(command, env=environment).returncode == 1, "gone at the start"

@@ -4,7 +4,6 @@ import gzip
 import io
 import itertools
 import os
-import pickle
 import tempfile
 import threading
 from pathlib import Path
@@ -166,7 +165,6 @@ def test_pairs_are_read_by_position(folder, stems, name, want):
 def test_a_slice_of_a_stem_is_read_and_has_its_fingerprint(folder, stem, want):
     corpus = open_corpus(config(folder, train=("a", stem)))
     assert list(corpus.split("train")) == A + want
-    assert list(pickle.loads(pickle.dumps(corpus.split(stem)))) == want
     assert corpus.fingerprint(stem) != corpus.fingerprint("b")
 
 
@@ -183,15 +181,6 @@ def test_iteration_crosses_its_blocks(tmp_path, monkeypatch):
     assert list(open_corpus(config(tmp_path)).split("a")) == [
         Pair(f"{i}", f"-{i}") for i in range(10)
     ]
-
-
-@pytest.mark.parametrize("name", ["a", "b", "train"])
-def test_splits_can_be_pickled_without_their_content(folder, name):
-    write(folder / "b.en", "x" * 100_000 + "\n\nfive")
-    pairs = open_corpus(config(folder)).split(name)
-    pickled = pickle.dumps(pairs)
-    assert len(pickled) < 2_000
-    assert list(pickle.loads(pickled)) == list(pairs)
 
 
 def test_a_folder_may_be_under_home(folder, monkeypatch):
@@ -310,7 +299,6 @@ def test_the_sample_depends_on_the_seed_and_is_the_same_each_time(tmp_path):
     ]
     # fmt: on
     assert [int(pair.src.split()[1]) for pair in first] == places, "old runs need this very sample"
-    assert list(pickle.loads(pickle.dumps(opened(tmp_path, seed=3).split("valid")))) == first
     assert list(opened(tmp_path, seed=4).split("valid")) != first
     asked = [(seed, name) for seed in (3, 4, 3) for name in ("train", "valid")]
     prints = [opened(tmp_path, seed).fingerprint(name) for seed, name in asked]

@@ -2,21 +2,17 @@
 
 import concurrent.futures
 import json
-import pickle
 import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.fixtures.encoded import encode_pairs
-from transformer_jax.config.vocabulary import VocabularyConfig
 from transformer_jax.errors import DataError
 from transformer_jax.files import cache_folder
 from transformer_jax.text import encoded as module
-from transformer_jax.text.encoded import ARRAYS, EncodedPairs, Segmentations, encode_corpus
+from transformer_jax.text.encoded import ARRAYS, EncodedPairs, encode_corpus
 from transformer_jax.text.vocabulary import EOS, Sizes, both_sides
-from transformer_jax.text.vocabulary_training import train_vocabulary
 
 PAIRS = [(f"{'ab ' * (i % 5)}", f"{'xyz ' * ((3 * i) % 7)}{i}") for i in range(50)] + [("", "")]
 
@@ -245,65 +241,3 @@ def test_the_environment_names_the_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("TRANSFORMER_JAX_CACHE", str(tmp_path / "own"))
     check(encode_corpus(PAIRS, Characters(), None, "key"))
     assert files_of(tmp_path / "own").keys() == {"entry", *ARRAYS}
-
-
-# Pickles --------------------------------------------------------------------------------------
-
-
-def test_a_mapped_corpus_pickles_as_its_path_and_one_in_memory_whole(tmp_path):
-    pairs = [("ab" * 500, "cd" * 500)] * 20
-    mapped = encode_corpus(pairs, Characters(), tmp_path, "key")
-    pickled = pickle.dumps(mapped)
-    assert len(pickled) < 1_000
-    check(pickle.loads(pickled), pairs)
-    assert isinstance(pickle.loads(pickled).src_ids, np.memmap)
-    check(pickle.loads(pickle.dumps(encode_pairs(pairs, Characters()))), pairs)
-
-
-# Random segmentations --------------------------------------------------------------------------
-
-TEXT = [(f"cat {'sat ' * (i % 5)}", f"Katze {'sitzt ' * ((3 * i) % 7)}") for i in range(90)]
-DRAWN = Segmentations(rate=0.3, number=3, seed=5)
-
-
-@pytest.fixture(scope="module")
-def merges():
-    """A BPE vocabulary of TEXT."""
-    lines = [line for pair in TEXT for line in pair]
-    return train_vocabulary(lines, VocabularyConfig(size=290), seed=0)
-
-
-def arrays_of(encoded: EncodedPairs) -> list[list[int]]:
-    return [getattr(encoded, name).tolist() for name in ARRAYS]
-
-
-def test_every_pair_is_segmented_anew_as_often_as_is_asked(tmp_path, merges):
-    got = encode_corpus(TEXT, merges, tmp_path, "key", DRAWN)
-    usual = encode_corpus(TEXT, merges, tmp_path, "key")
-    assert (len(usual), len(got)) == (90, 270)
-    copies = [range(90 * n, 90 * n + 90) for n in range(3)]
-    for own in copies:
-        for i, (src, tgt) in zip(own, TEXT, strict=True):
-            assert merges.decode(got.src(i)) == src.strip() and got.src(i)[-1] == EOS
-            assert merges.decode(got.tgt(i)) == tgt.strip() and got.tgt(i)[-1] == EOS
-    for of_pair in (got.src, got.tgt):
-        sentences = [[of_pair(i).tolist() for i in own] for own in copies]
-        assert sentences[0] != sentences[1] != sentences[2] != sentences[0]
-    assert got.src_offsets[-1] > 3.3 * usual.src_offsets[-1]
-
-
-def test_segmentations_are_those_of_their_seed_whatever_the_folder(tmp_path, merges):
-    first = arrays_of(encode_corpus(TEXT, merges, tmp_path / "a", "key", DRAWN))
-    encode_corpus(TEXT[:7], merges, tmp_path / "b", "other", DRAWN)  # leaves its draws behind
-    assert arrays_of(encode_corpus(TEXT, merges, tmp_path / "b", "key", DRAWN)) == first
-    for other in (DRAWN._replace(seed=6), DRAWN._replace(rate=0.2), DRAWN._replace(number=2)):
-        assert arrays_of(encode_corpus(TEXT, merges, tmp_path / "a", "key", other)) != first
-
-
-def test_chunks_and_sides_have_draws_of_their_own(tmp_path, merges, monkeypatch):
-    monkeypatch.setattr(module, "CHUNK_PAIRS", 10)
-    same = [("the cat sat on the mat",) * 2] * 20
-    got = encode_corpus(same, merges, tmp_path, "key", DRAWN._replace(number=1))
-    src = [got.src(i).tolist() for i in range(20)]
-    assert src[:10] != src[10:]
-    assert src != [got.tgt(i).tolist() for i in range(20)]

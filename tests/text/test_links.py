@@ -2,7 +2,6 @@
 
 import dataclasses
 import logging
-import pickle
 
 import numpy as np
 import pytest
@@ -78,9 +77,7 @@ def test_a_packed_batch_has_the_bits_of_its_pairs_links():
         got = (bits[:, places // 32] >> (places % 32).astype("u4")) & 1
         np.testing.assert_array_equal(got.astype(bool), want)
     source = TrainSource(encoded, plan, 5, seed=0)
-    again = pickle.loads(pickle.dumps(source))[0]
-    np.testing.assert_array_equal(again.links, source[0].links)
-    assert again.links.any()
+    assert source[0].links.any()
 
 
 def test_only_the_first_pairs_keep_their_links():

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import pickle
 import subprocess
 import sys
 import tempfile
@@ -89,8 +88,6 @@ def test_pairs_are_read_by_position_as_tfds_decodes_them(folder, monkeypatch):
     pairs = corpus.split("train")
     assert list(pairs) == [pairs[i] for i in range(30)] == want
     assert (pairs[-1], pairs[5:3:-1], pairs[30:]) == (want[-1], want[5:3:-1], [])
-    pickled = pickle.dumps(pairs)
-    assert list(pickle.loads(pickled)) == want and len(pickled) < 20_000, "without its content"
 
 
 def test_several_splits_and_parts_of_one_are_joined_in_order(folder):

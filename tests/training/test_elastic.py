@@ -119,7 +119,7 @@ def test_a_run_stays_near_its_origin_and_goes_on_without_it(tmp_path):
     run = RunFolder(tmp_path / "elsewhere")
     data, model = load_data(run.read_config(), run), load_model(str(run.path)).model
     loss_fn, params = make_loss_fn(model, 0.0), stacked(load_model(str(run.path)).translator.params)
-    batches = [*itertools.islice(data.train_batches(None, 0, 0), 512 // data.shape.rows)]
+    batches = [*itertools.islice(data.train_batches(None, 0), 512 // data.shape.rows)]
     parts = [squared_gradients(loss_fn, params, batch) for batch in batches]
     wanted = jax.tree.map(lambda *x: sum(x) / 512, *parts)["embedding"]["table"]
     found = fisher["rest.anchor.fisher.embedding.table"]

@@ -63,7 +63,7 @@ def test_a_stopped_run_goes_on_to_more_steps_whatever_mutable_keys_say(tmp_path)
     """Steps, intervals and the path of the corpus change only what is recorded."""
     elsewhere = shutil.copytree(runs.tiny_corpus(), tmp_path / "corpus")
     mutable = {"train__log_every": 7, "train__valid_every": 9, "train__checkpoint_every": 8}
-    mutable |= {"train__keep_last": 1, "train__data_workers": 1, "decode__beam_size": 2}
+    mutable |= {"train__keep_last": 1, "decode__beam_size": 2}
     workdir = tmp_path / "run"
     assert runs.train(workdir, train__steps=12) == 0
     assert runs.train(workdir, data__path=elsewhere, **mutable) == 0

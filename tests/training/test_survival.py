@@ -1,7 +1,6 @@
 """What befalls a run while it trains: signals, rivals, full disks, lost processes, new meshes."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -204,21 +203,3 @@ def test_a_signal_to_one_of_two_processes_stops_both_at_one_step(tmp_path):
         assert last.startswith(
             f"transformer-jax: SIGTERM: stopped, with a checkpoint at step {step}"
         )
-
-
-def test_a_lost_worker_of_the_input_pipeline_is_reported_in_one_line(tmp_path):
-    if not shutil.which("pgrep"):
-        pytest.skip("no pgrep to find the worker")
-    workdir, log = tmp_path / "run", tmp_path / "log"
-    process = runs.train_in_process(workdir, log, train__steps=LONG, train__data_workers=1)
-    wait_until(lambda: steps_of(workdir), process)
-    workers = subprocess.check_output(["pgrep", "-P", str(process.pid)], text=True)
-    for worker in workers.split():
-        os.kill(int(worker), signal.SIGKILL)
-    process.join(60)
-    assert process.exitcode == 2, "it goes on, or hangs"
-    printed = log.read_text()
-    assert "Traceback" not in printed
-    assert printed.splitlines()[-1].startswith(
-        "transformer-jax: A process that prepares batches died (Worker process"
-    )

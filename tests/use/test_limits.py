@@ -21,7 +21,6 @@ GIB = limits.GIB
     [
         ("model__d_ff", 10**9, "model.d_ff=1000000000 is above 1000000"),
         ("train__row_length", 10**8, "The model's state and one batch alone need"),
-        ("train__data_workers", 10**6, "train.data_workers=1000000 is above"),
     ],
 )
 def test_absurd_sizes_are_refused_at_once(key, value, message, tmp_path, capsys):

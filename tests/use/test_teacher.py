@@ -48,9 +48,9 @@ def test_the_predictions_are_those_of_forced_decoding(tmp_path):
 
 @pytest.mark.slow("trains runs")
 def test_a_student_learns_logs_and_continues_bit_for_bit(tmp_path, capsys):
-    """With its own size, workers, and the teacher's vocabulary without being told."""
+    """With its own size, and the teacher's vocabulary without being told."""
     teacher = shutil.copytree(runs.trained_run(), tmp_path / "teacher")
-    settings = {**STUDENT, "train__teacher": teacher, "train__data_workers": 1}
+    settings = {**STUDENT, "train__teacher": teacher}
     settings |= {"model__d_model": 8, "vocabulary__size": 350}
     whole = tmp_path / "whole"
     assert runs.train(whole, **settings) == 0

@@ -13,7 +13,7 @@ from transformer_jax.errors import ConfigError
 class OldKey(NamedTuple):
     """How to express an old key in the present ones."""
 
-    replaced_by: tuple[str, ...]  # dotted names
+    replaced_by: tuple[str, ...]  # dotted names; none: it has gone
     convert: Callable[[Any], tuple[Any, ...]]  # its value -> one value for each replacement
 
 
@@ -28,6 +28,7 @@ def _score_of(scale_attention: Any) -> tuple[str]:
 OLD_KEYS: dict[str, OldKey] = {
     "model.kind": OldKey(("model.encoder", "model.decoder"), lambda kind: (kind, kind)),
     "model.scale_attention": OldKey(("model.score",), _score_of),
+    "train.data_workers": OldKey((), lambda _: ()),
 }
 # Numbers that had no upper limit once. Searches that large never fitted into memory.
 UPPER_LIMITS = {

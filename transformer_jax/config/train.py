@@ -259,6 +259,3 @@ class TrainConfig:
         mutable=True,
         choices=("stop", "continue"),
     )
-    data_workers: int = key(
-        0, "processes that prepare batches; 0: a thread of the trainer", mutable=True, at_least=0
-    )

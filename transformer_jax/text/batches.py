@@ -9,18 +9,14 @@ the plan (RowPlan.rows_of_epoch). Batch n is the rows [n R, (n + 1) R), so it is
 (encoded, plan, R, seed, n).
 """
 
+import contextlib
 import functools
-import os
-import select
-import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from absl import flags
 
-from transformer_jax.errors import DataError
 from transformer_jax.text.encoded import EncodedPairs, Taught
 from transformer_jax.text.links import link_bits
 from transformer_jax.text.packing import RowPlan, random_order
@@ -28,11 +24,11 @@ from transformer_jax.text.sources import positions_of
 from transformer_jax.text.vocabulary import EOS, UNK
 
 if TYPE_CHECKING:
-    import grain
+    pass
 
 EPOCH_STREAM = 2  # keeps the epochs' random numbers apart from the plan's
 ENDLESS = 1 << 60  # number of batches that the endless stream reports as its length
-PREFETCHED = 4  # batches made ahead, by the thread or by each worker
+PREFETCHED = 4  # batches made ahead
 SHORTEST_BUCKET = 16  # subwords
 
 
@@ -109,56 +105,26 @@ def rows_per_batch(tokens_per_batch: int, row_length: int, fill: float, rows_mul
     return max(1, round(multiples)) * rows_multiple
 
 
-def train_batches(
-    source: "TrainSource", start_batch: int = 0, num_workers: int = 0
-) -> Generator[Batch, None, None]:
-    """Yields batches start_batch, start_batch + 1, ... without end, and prepares them ahead.
+def train_batches(source: "TrainSource", start_batch: int = 0) -> Generator[Batch, None, None]:
+    """Yields batches start_batch, start_batch + 1, ... without end, and a thread makes them ahead.
 
-    Close the result, for example with contextlib.closing: `close()` stops the thread or the worker
-    processes at once. Worker processes that are still open when Python exits print tracebacks.
+    Close the result, for example with contextlib.closing: `close()` stops the thread at once.
 
     Args:
       source: the batches by number.
       start_batch: the first batch; the batches before it are not computed.
-      num_workers: number of processes that make batches; 0: a thread of this process makes them.
     """
     import grain  # the import takes 0.1 s, and translation does not need it
 
     dataset = grain.MapDataset.source(source)[start_batch:]
     thread = grain.ReadOptions(num_threads=1, prefetch_buffer_size=PREFETCHED)
-    batches = dataset.to_iter_dataset(thread)
-    if num_workers:
-        _parse_flags()
-        batches = batches.mp_prefetch(
-            grain.MultiprocessingOptions(num_workers, per_worker_buffer_size=PREFETCHED),
-            worker_init_fn=functools.partial(_end_with, os.getpid()),
-        )
-    return _stream(iter(batches))
-
-
-def _stream(batches: "grain.DatasetIterator") -> Generator[Batch, None, None]:
-    try:
-        for batch in batches:
-            # Workers pass batches in shared memory, which must be released before the run ends,
-            # so copy each batch.
-            own = batch.map(np.array)
-            del batch
-            yield own
-    except RuntimeError as error:
-        if "Worker process" not in str(error):
-            raise
-        reason = str(error).splitlines()[0]
-        raise DataError(
-            f"A process that prepares batches died ({reason}). Perhaps there was too little memory "
-            "for train.data_workers. The same command continues from the last checkpoint."
-        ) from error
-    finally:
-        batches.close()
+    with contextlib.closing(iter(dataset.to_iter_dataset(thread))) as batches:
+        yield from batches
 
 
 @dataclass(frozen=True, eq=False)
 class TrainSource:
-    """Training batches by number: a RandomAccessDataSource of Grain that workers can unpickle."""
+    """Training batches by number: a RandomAccessDataSource of Grain."""
 
     encoded: EncodedPairs  # the training split
     plan: RowPlan  # its rows
@@ -368,31 +334,3 @@ def _lay_out(
 def _epoch_order(rows: int, seed: int, epoch: int) -> np.ndarray:
     """The slots of an epoch in the order in which they are read: int64 [rows]."""
     return random_order(rows, seed, EPOCH_STREAM, epoch)
-
-
-def _end_with(trainer: int, worker: int, workers: int) -> None:
-    """Makes this worker process end when the trainer does, even if the trainer is killed.
-
-    A worker waits for its trainer to take a batch, and would wait forever. On a system that cannot
-    watch a process (Linux can), the workers of a killed trainer keep running.
-    """
-    if not hasattr(os, "pidfd_open"):
-        return
-    try:
-        watched = os.pidfd_open(trainer)
-    except ProcessLookupError:
-        os._exit(1)
-    except OSError:
-        return
-
-    def wait() -> None:
-        select.select([watched], [], [])  # readable once the process has ended
-        os._exit(1)
-
-    threading.Thread(target=wait, name="end with the trainer", daemon=True).start()
-
-
-def _parse_flags() -> None:
-    """Grain's workers read absl flags, which only absl.app parses; this marks them as parsed."""
-    if not flags.FLAGS.is_parsed():
-        flags.FLAGS.mark_as_parsed()

@@ -33,7 +33,7 @@ FORMS = (
 
 
 class Corpus(Protocol):
-    """Splits of sentence pairs; each is a sequence that is read by position and can be pickled.
+    """Splits of sentence pairs; each is a sequence that is read by position.
 
     A split's name is "train", "valid" or "test" (the files or TFDS splits of data.train,
     data.valid or data.test, joined), or the name of one file stem or TFDS split.

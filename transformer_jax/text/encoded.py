@@ -88,14 +88,6 @@ class EncodedPairs:
     def __len__(self) -> int:
         return len(self.src_offsets) - 1
 
-    def __reduce__(self) -> tuple:
-        # A worker process maps the files itself, so no array is copied through the pipe.
-        more = self.links, self.taught
-        if self.folder is not None:
-            return _map_arrays, (self.folder, *more)
-        arrays = self.src_ids, self.src_offsets, self.tgt_ids, self.tgt_offsets
-        return EncodedPairs, (*arrays, None, *more)
-
     def src(self, i: int) -> np.ndarray:
         """Source sentence i, EOS included: int32 [length], or float32 [length, features]."""
         return _sentence(self.src_ids, self.src_offsets, i)
@@ -313,9 +305,7 @@ def _is_sound(entry: _Entry | None) -> TypeGuard[_Entry]:
         return False
 
 
-def _map_arrays(
-    folder: Path, links: EncodedLinks | None = None, taught: Taught | None = None
-) -> EncodedPairs:
+def _map_arrays(folder: Path) -> EncodedPairs:
     try:
         src_ids, src_offsets, tgt_ids, tgt_offsets = (
             np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in ARRAYS
@@ -324,4 +314,4 @@ def _map_arrays(
         raise DataError(
             f"{folder} was removed from the cache while it was needed. Call the command again."
         ) from None
-    return EncodedPairs(src_ids, src_offsets, tgt_ids, tgt_offsets, folder, links, taught)
+    return EncodedPairs(src_ids, src_offsets, tgt_ids, tgt_offsets, folder)

@@ -24,7 +24,7 @@ class TextLines(ByPosition[str]):
     """The lines of a UTF-8 file: only "\\n" and "\\r\\n" end a line; the last needs no line end.
 
     A plain file is memory-mapped, and a .gz file is kept decompressed in memory. The index takes 8
-    bytes per line. A pickle contains only the path.
+    bytes per line.
     """
 
     def __init__(self, path: Path):
@@ -49,9 +49,6 @@ class TextLines(ByPosition[str]):
         """The lines at these indices, without their line ends."""
         starts, buffer = self.starts, self.buffer
         return [decode_line(buffer, int(starts[i]), int(starts[i + 1])) for i in indices]
-
-    def __reduce__(self) -> tuple[type["TextLines"], tuple[Path]]:
-        return TextLines, (self.path,)
 
 
 Buffer = bytes | bytearray | mmap.mmap

@@ -26,10 +26,7 @@ SHARD = re.compile(r"-(\d+)-of-(\d+)(-\w+)?\.parquet$")
 
 
 class ParquetPairs(ByPosition[Pair]):
-    """The pairs of a file; one row group at a time is in memory.
-
-    A pickle holds only the path and the languages, the target's last.
-    """
+    """The pairs of a file; one row group at a time is in memory."""
 
     def __init__(self, path: Path, *languages: str):
         """Opens a file and checks every row.
@@ -88,9 +85,6 @@ class ParquetPairs(ByPosition[Pair]):
                     f"{self.path}, row {row} (from 0): {COLUMN}.{language} is null. Write the file "
                     "again without such rows."
                 )
-
-    def __reduce__(self) -> tuple[type["ParquetPairs"], tuple[Path, *tuple[str, ...]]]:
-        return ParquetPairs, (self.path, *self.languages)
 
 
 class ParquetCorpus(FolderCorpus):

@@ -44,7 +44,7 @@ def both_sides(sizes: Sizes | int) -> Sizes:
 
 
 class Vocabulary:
-    """Converts lines to subword ids and back. A pickle contains the model's bytes.
+    """Converts lines to subword ids and back.
 
     It is one SentencePiece model. With byte fallback no character is unknown. Its control pieces
     after UNK are codes of languages and tags, such as >>de<<, that source lines may begin with.
@@ -55,9 +55,6 @@ class Vocabulary:
         self.model = model
         self._processor = _processor(model, name)
         _check_pieces(self._processor, name)
-
-    def __reduce__(self) -> tuple[type, tuple[bytes]]:
-        return Vocabulary, (self.model,)
 
     @property
     def target(self) -> "Vocabulary":
@@ -208,9 +205,6 @@ class TableVocabulary(Vocabulary):
         self._ids = {piece: i for i, piece in reversed(list(enumerate(self._table)))}
         self._unknown_codes: set[str] = set()  # that a warning has named
         self._normalize = _punctuation_normalizer(self.bundle.languages[is_target])
-
-    def __reduce__(self) -> tuple[type, tuple]:
-        return TableVocabulary, (self.model, "vocabulary", self.is_target)
 
     @functools.cached_property
     def target(self) -> Vocabulary:

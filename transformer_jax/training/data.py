@@ -73,19 +73,18 @@ class TrainingData(NamedTuple):
         return self.plan.epoch_rows / self.shape.rows
 
     def train_batches(
-        self, own_rows: np.ndarray | None, start_batch: int, num_workers: int
+        self, own_rows: np.ndarray | None, start_batch: int
     ) -> Generator[Batch, None, None]:
         """Batches start_batch, start_batch + 1, ... without end; see `text.batches.train_batches`.
 
         Args:
           own_rows: numbers of a batch's rows that this process needs, int [own]; None: all.
           start_batch: number of the first batch, from 0.
-          num_workers: number of processes that make batches; 0: a thread of this process.
         """
         source = TrainSource(
             self.train, self.plan, self.shape.rows, self.seed, own_rows, self.masks
         )
-        return train_batches(source, start_batch, num_workers)
+        return train_batches(source, start_batch)
 
     def of_other_direction(self, config: Config) -> "TrainingData":
         """The same pairs in the same rows for the other direction of translation.

@@ -77,7 +77,7 @@ def train_steps(
     own = own_rows(program.mesh, rows)
     with contextlib.ExitStack() as opened:
         observers = _Observers(states, train, program, directions, patience, opened)
-        batches = data.train_batches(own, first, train.data_workers)
+        batches = data.train_batches(own, first)
         opened.enter_context(contextlib.closing(batches))
         if any(lacking):
             observers.add_scores(first, observers.validate(first, states, lacking))

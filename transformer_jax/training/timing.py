@@ -59,7 +59,7 @@ def measure(
     states: States = tuple(program.init(config.seed) for _ in range(ways))
     rows = data.shape.rows
     own = own_rows(program.mesh, rows)
-    batches = data.train_batches(own, 0, config.train.data_workers)
+    batches = data.train_batches(own, 0)
     start, taken = 0.0, 0
     for step in itertools.count(1 - WARM_UP):
         states = program.train_step(states, put_rows(program.mesh, rows, own, next(batches)))

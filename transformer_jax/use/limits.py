@@ -16,7 +16,6 @@ from transformer_jax.parallel.mesh import batch_ways
 from transformer_jax.training.program import BatchShape, Program
 
 GIB = 1 << 30
-WORKERS_PER_CORE = 8  # more processes than that only wait for one another
 # Limits of a container: version 2 of control groups, and version 1.
 CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 FIX = (
@@ -24,16 +23,6 @@ FIX = (
     "train.accumulate_steps, set train.remat=true or divide the model by mesh.fsdp; --force starts "
     "training anyway."
 )
-
-
-def check_workers(data_workers: int) -> None:
-    """Raises ConfigError if there are far more worker processes than cores."""
-    most = WORKERS_PER_CORE * (os.cpu_count() or 1)
-    if data_workers > most:
-        raise ConfigError(
-            f"train.data_workers={data_workers} is above {most}, {WORKERS_PER_CORE} for each core "
-            "of this machine. One or two are enough for most runs."
-        )
 
 
 def check_sizes(config: Config, mesh: Mesh, shape: BatchShape) -> None:

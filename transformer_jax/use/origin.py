@@ -101,7 +101,7 @@ def _anchor(origin: RunFolder, program: Program, params: Params) -> Anchor:
 
     count = -(-FISHER_ROWS // data.shape.rows)
     total = jax.tree.map(jnp.zeros_like, whole)
-    with contextlib.closing(data.train_batches(None, 0, 0)) as batches:
+    with contextlib.closing(data.train_batches(None, 0)) as batches:
         for batch in itertools.islice(batches, count):
             total = added(total, whole, batch)
     rows = count * data.shape.rows

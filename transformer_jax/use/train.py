@@ -51,7 +51,7 @@ from transformer_jax.training.stopping import StopRequest
 from transformer_jax.training.timing import measure
 from transformer_jax.training.vocabulary import known_vocabulary
 from transformer_jax.use.description import describe
-from transformer_jax.use.limits import check_memory, check_sizes, check_workers
+from transformer_jax.use.limits import check_memory, check_sizes
 from transformer_jax.use.origin import initial_state, with_origin
 from transformer_jax.use.teacher import with_teacher
 
@@ -82,7 +82,6 @@ def train(config: Config, workdir: str, dry_run: bool = False, force: bool = Fal
     mesh = make_mesh(config.mesh)
     run = RunFolder(workdir)
     config = with_origin(with_absolute_paths(config), run)
-    check_workers(config.train.data_workers)
     if not force:
         check_sizes(config, mesh, nominal_shape(config))
     if dry_run:
