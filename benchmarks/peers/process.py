@@ -11,10 +11,10 @@ def seconds_since_start() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
 
-def memory_mib(field: str = "VmHWM", pid: int | str = "self") -> float:
-    """Memory of a process: its peak (ru_maxrss starts at a parent's), or VmRSS: what it holds."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.split(f"{field}:")[1].split()[0]) / 1024
+def memory_mib() -> float:
+    """The most memory that this process held (ru_maxrss starts at its parent's)."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
 def speeds(src: float, tgt: float, slots: float, steps: int, seconds: float) -> dict[str, float]:

@@ -264,15 +264,6 @@ def test_the_command_answers_and_ends_cleanly_after_a_signal():
         socket.create_connection(("127.0.0.1", port), timeout=1)
 
 
-def test_a_second_signal_has_its_usual_effect():
-    before = signal.getsignal(signal.SIGINT)
-    server = sockets.make_server(None)
-    with server.capture_signals():
-        assert signal.getsignal(signal.SIGINT) is not before
-        signal.raise_signal(signal.SIGINT)
-        assert server.should_exit and signal.getsignal(signal.SIGINT) is before
-
-
 def test_mistakes_are_one_line(monkeypatch, capsys):
     with sockets.listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]

@@ -6,7 +6,6 @@ import logging
 import re
 import time
 from collections import Counter
-from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -17,6 +16,7 @@ from tests import tiny_runs as runs
 from transformer_jax.config.train import TrainConfig
 from transformer_jax.runs.checkpoints import committed_steps
 from transformer_jax.runs.metrics import read_metrics
+from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.training import loop
 from transformer_jax.training.data import TrainingData
 from transformer_jax.training.loop import Direction, _lacks_validation, _Observers
@@ -113,7 +113,7 @@ def test_only_the_main_direction_is_shown_and_sent_to_weights_and_biases(monkeyp
     for name in ("WindowReader", "make_validate"):
         monkeypatch.setattr(loop, name, lambda *_: None)
     states = (SimpleNamespace(step=3, window=None),) * 2
-    directions = [Direction(Path(name), None, None) for name in ("run", "reverse")]
+    directions = [Direction(RunFolder(name), None, None, None) for name in ("run", "reverse")]
     train = TrainConfig(wandb_project="mine")
     with contextlib.ExitStack() as stack:
         _Observers(states, train, None, directions, Patience(None), stack)
@@ -131,7 +131,7 @@ def test_no_direction_begins_a_checkpoint_before_both_have_written_the_one_befor
         def save(self, state, step, score):
             calls.append((state, step, score))
 
-    directions = [Direction(None, None, Recorder()) for _ in range(2)]
+    directions = [Direction(None, None, None, Recorder()) for _ in range(2)]
     observers = SimpleNamespace(directions=directions, program=SimpleNamespace(to_save=str.upper))
     _Observers.save(observers, 5, ("forward", "reverse"), [1.5, None])
     assert calls == [("check", True)] * 2 + [("FORWARD", 5, 1.5), ("REVERSE", 5, None)]

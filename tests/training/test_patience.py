@@ -9,6 +9,7 @@ import pytest
 
 from tests import tiny_runs as runs
 from transformer_jax.runs.checkpoints import committed_steps
+from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.training import loop
 from transformer_jax.training.patience import Patience, past_scores
 
@@ -94,7 +95,7 @@ def test_a_stopped_run_ends_where_the_scores_of_all_validations_say_and_keeps_it
     assert committed_steps(tmp_path / "checkpoints") == [4, 10]  # the best and the last
     # Called again, it does nothing: no data, program or checkpoints are used.
     config = runs.tiny_config(**KEYS, **changes)
-    directions = [loop.Direction(tmp_path, None, None)]
+    directions = [loop.Direction(RunFolder(tmp_path), None, None, None)]
     with caplog.at_level(logging.INFO):
         states = (SimpleNamespace(step=10),)
         assert loop.train_steps(states, config.train, None, directions, None) == 10

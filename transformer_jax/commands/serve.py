@@ -45,7 +45,7 @@ def serve(
     """
     try:
         from transformer_jax.serving.app import make_app
-        from transformer_jax.serving.server import listen, make_server
+        from transformer_jax.serving.server import listen, make_server, run_until_signal
     except ModuleNotFoundError:
         raise UserError("serve needs two packages: pip install starlette uvicorn.") from None
     names = _names(host, allow_host or ())
@@ -76,7 +76,7 @@ def serve(
         name = f"[{host}]" if ":" in host else host
         log.info("http://%s:%d/ (Ctrl-C ends it)", name, listening.getsockname()[1])
         try:
-            server.run([listening])
+            run_until_signal(server, listening)
         finally:
             worker.stop()
     log.info("ended after %d requests in %d groups", worker.requests, worker.groups)

@@ -6,8 +6,6 @@ import json
 import logging
 import signal
 import socket
-import threading
-from collections.abc import Iterator
 from typing import Any
 
 import h11
@@ -18,7 +16,6 @@ from transformer_jax.errors import UserError
 
 HEAD_SECONDS = 10.0  # until the head of a request must have arrived
 END_SECONDS = 10  # for answers that are under way when a signal comes
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 log = logging.getLogger(__name__)
 
@@ -88,38 +85,21 @@ class _Protocol(H11Protocol):
         self.transport.close()
 
 
-class Server(uvicorn.Server):
-    """A server that exits with status 0 on a signal; a second signal has its usual effect."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Notes a signal while the server runs; only the main thread can."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.getsignal(number) for number in SIGNALS}
-
-        def restore() -> None:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-        def note(number: int, frame: Any) -> None:
-            restore()
-            self.should_exit = True
-
-        for number in SIGNALS:
-            signal.signal(number, note)
-        try:
-            yield
-        finally:
-            restore()
+def run_until_signal(server: uvicorn.Server, listening: socket.socket) -> None:
+    """Runs a server until SIGTERM or SIGINT comes and what has arrived is answered."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises its signal again at the end
+            server.run([listening])
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
-def make_server(app: Any) -> Server:
+def make_server(app: Any) -> uvicorn.Server:
     """A server of an application; run it with the sockets of `listen`."""
     # Mistakes of clients are not logged: they could fill the server's log.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-    return Server(
+    return uvicorn.Server(
         uvicorn.Config(
             app,
             http=_Protocol,

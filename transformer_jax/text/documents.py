@@ -5,7 +5,7 @@ on, with tabs between them (sources.py): "it sleeps .\\tthe cat is old ." Where 
 there is nothing before. So a source that is cut loses the oldest sentence.
 """
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -84,16 +84,8 @@ def starts_by_name(names: Sequence[str], pairs: Sequence[Pair], path: str) -> np
 
 def starts_by_blanks(pairs: Sequence[Pair]) -> np.ndarray:
     """The same, where pairs that are blank on both sides end documents."""
-    blank = (not src.strip() and not tgt.strip() for src, tgt in pairs)
-    ended = True
-
-    def begins() -> Iterator[bool]:
-        nonlocal ended
-        for is_blank in blank:
-            yield ended or is_blank
-            ended = is_blank
-
-    return _starts(begins())
+    blank = np.array([not src.strip() and not tgt.strip() for src, tgt in pairs], bool)
+    return _starts(blank | np.append(True, blank[:-1]))
 
 
 def _starts(begins: Iterable[bool]) -> np.ndarray:

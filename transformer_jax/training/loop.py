@@ -11,12 +11,14 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from transformer_jax.config.schema import Config
 from transformer_jax.config.train import TrainConfig
 from transformer_jax.model.interfaces import Params
 from transformer_jax.parallel import processes
 from transformer_jax.parallel.mesh import own_rows, put_rows
 from transformer_jax.runs.checkpoints import Checkpoints, add_score
 from transformer_jax.runs.metrics import FILE, Reports, clock, open_reports, read_metrics
+from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.training.data import TrainingData
 from transformer_jax.training.patience import Patience, past_scores
 from transformer_jax.training.program import Program, shardings_of
@@ -32,7 +34,8 @@ TIMED = 3  # steps at the beginning whose time is logged
 class Direction(NamedTuple):
     """A direction of translation in training, and where its results are written."""
 
-    workdir: Path
+    run: RunFolder
+    config: Config
     data: TrainingData
     checkpoints: Checkpoints
     # Scores parameters on the validation split, or returns None if a signal came. Without it the
@@ -65,9 +68,9 @@ def train_steps(
     first = int(states[0].step)
     data = directions[0].data
     lacking = processes.first_does(
-        lambda: [_lacks_validation(one.workdir, first, train) for one in directions]
+        lambda: [_lacks_validation(one.run.path, first, train) for one in directions]
     )
-    past = processes.first_does(lambda: past_scores(directions[0].workdir, first))
+    past = processes.first_does(lambda: past_scores(directions[0].run.path, first))
     patience = Patience(train.patience, past)
     if (first >= train.steps or patience.is_over) and not any(lacking):
         why = f"; {patience}" if patience.is_over else ""
@@ -123,7 +126,7 @@ class _Observers:
             is_main = number == 0
             project = train.wandb_project if is_main else None
             reporting = open_reports(
-                one.workdir, train.steps, int(state.step), silent, project, is_main
+                one.run.path, train.steps, int(state.step), silent, project, is_main
             )
             validate = make_validate(one.data, program, one.bleu)
             reports = opened.enter_context(reporting)

@@ -8,7 +8,6 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
 from jax.sharding import Mesh
 
@@ -202,15 +201,6 @@ def _check_folder(run: RunFolder, config: Config, lock: bool = True) -> None:
     check_wandb(config.train.wandb_project)
 
 
-class _OneWay(NamedTuple):
-    """The folder, config, data and checkpoints of one direction of translation."""
-
-    run: RunFolder
-    config: Config
-    data: TrainingData
-    checkpoints: Checkpoints
-
-
 def _train_in(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
     """Trains to the last step, until train.patience runs out, or until a signal asks to stop.
 
@@ -236,8 +226,8 @@ def _train_in(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
         processes.first_does(lambda: _claim(ways))
         allocator.collect_as_usual()
         with StopRequest() as stop:
-            directions = [_direction(one, program, stop) for one in ways]
-            last = train_steps(states, config.train, program, directions, stop)
+            scored = [one._replace(bleu=_make_bleu(one, program, stop)) for one in ways]
+            last = train_steps(states, config.train, program, scored, stop)
     except BaseException:
         for one in ways:
             one.checkpoints.abandon()
@@ -261,7 +251,7 @@ def _prepare(config: Config, sizes: Sizes, shape: BatchShape) -> None:
     importlib.import_module("grain")
 
 
-def _one_way(run: RunFolder, config: Config, data: TrainingData, main: Config) -> _OneWay:
+def _one_way(run: RunFolder, config: Config, data: TrainingData, main: Config) -> Direction:
     """The parts of a direction; `data` is that of the direction with the config `main`."""
     if config is not main:
         data = data.of_other_direction(config)
@@ -273,20 +263,12 @@ def _one_way(run: RunFolder, config: Config, data: TrainingData, main: Config) -
                 "is trained with. Choose another --workdir, or leave train.init_from out."
             )
     train = config.train
-    return _OneWay(
+    return Direction(
         run, config, data, Checkpoints(run.checkpoints, train.keep_last, train.on_save_error)
     )
 
 
-def _direction(way: _OneWay, program: Program, stop: StopRequest) -> Direction:
-    """What the loop needs of a direction."""
-    bleu = None
-    if way.config.train.valid_bleu:
-        bleu = _make_bleu(way.config, way.data, program, stop)
-    return Direction(way.run.path, way.data, way.checkpoints, bleu)
-
-
-def _first_states(ways: Sequence[_OneWay], program: Program) -> States:
+def _first_states(ways: Sequence[Direction], program: Program) -> States:
     """The states of the newest checkpoint of each direction; in a new run, the initial ones."""
     found = restore_newest([one.checkpoints for one in ways], program.saved_state)
     if found is None:
@@ -296,9 +278,9 @@ def _first_states(ways: Sequence[_OneWay], program: Program) -> States:
     return states
 
 
-def _claim(ways: Sequence[_OneWay]) -> None:
+def _claim(ways: Sequence[Direction]) -> None:
     """Writes config, fingerprint and vocabulary into each folder; logs the keys that change."""
-    for run, config, data, _ in ways:
+    for run, config, data, *_ in ways:
         if run.config_file.exists() and config is ways[0].config:
             for difference in mutable_differences(run.read_config(), config):
                 log.info("from here on, %s", difference)
@@ -309,12 +291,15 @@ def _claim(ways: Sequence[_OneWay]) -> None:
 
 
 def _make_bleu(
-    config: Config, data: TrainingData, program: Program, stop: StopRequest
-) -> Callable[[Params], float | None]:
-    """A function from parameters to sacreBLEU of the validation split, by greedy search.
+    way: Direction, program: Program, stop: StopRequest
+) -> Callable[[Params], float | None] | None:
+    """What scores parameters by sacreBLEU of greedy search on the validation split.
 
-    It returns None if a signal comes while it translates.
+    None: the run does not ask for it. It returns None if a signal comes while it translates.
     """
+    config, data = way.config, way.data
+    if not config.train.valid_bleu:
+        return None
     from transformer_jax.evaluation.bleu import score  # takes 0.3 s, and few runs ask for it
 
     pairs = data.corpus.split("valid")
