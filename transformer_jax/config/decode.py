@@ -140,7 +140,8 @@ class DecodeConfig:
     weights: str | None = key(
         None,
         "type in which search keeps the matrices of products; bfloat16: products take operands of "
-        "this type, and all else uses decode.dtype (docs/speed.md); None: decode.dtype",
+        "this type, and all else uses decode.dtype; None: decode.dtype. int8 gains nothing on CPUs "
+        "(docs/speed.md), and `quantize` keeps it on disk",
         choices=("bfloat16",),
         read_with=BEAM + DRAWN,
     )
