@@ -1,21 +1,25 @@
-"""The figures follow their formulas; the command makes all of them for a run."""
+"""The figures follow their formulas; the commands draw all of a run, and print what they made."""
 
 import json
 import re
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import sacrebleu
 
-from experiments import figures
+from experiments import demo, figures, report
 from experiments.figures import learning_rates, position_products
 from experiments.figures_bleu import Bucket, bleu_by_length, bleu_figure
 from tests import tiny_runs as runs
 from transformer_jax import api
-from transformer_jax.errors import DataError
+from transformer_jax.config.schema import Config
+from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.reporting.page import Text
 from transformer_jax.runs.run_folder import IMPORTED
+from transformer_jax.text import built_in_corpus
 from transformer_jax.text.built_in_corpus import built_in_pairs
 from transformer_jax.text.sources import encode_sources
 from transformer_jax.use.command_line import exit_status
@@ -230,3 +234,79 @@ def test_without_a_sentence_a_run_gets_one_that_fits(
 
 def test_the_sentence_is_one_of_the_built_in_corpus():
     assert figures.SENTENCE in {pair.src for pair in built_in_pairs("test", 200)}
+
+
+# The page of a run -------------------------------------------------------------------------------
+
+
+def test_some_lines_are_shown_evenly_spaced_and_only_what_was_set():
+    lines = list(report.examples([(f"s{n}", f"r{n}", f"t{n}") for n in range(24)]))
+    assert len(lines) == 8 * 4 and lines[:5] == [
+        "source      s0",
+        "reference   r0",
+        "translation t0",
+        "",
+        "source      s3",
+    ]
+    assert report.settings(Config(seed=7)).rows == [["seed", "7", "0"]]
+
+
+def evaluated(workdir: str, split: str, checkpoint: str, overrides: dict) -> SimpleNamespace:
+    """In place of `evaluate`, whose own tests run it: the references as translations."""
+    sides = [runs.read_lines(runs.tiny_corpus() / f"{split}.{suffix}") for suffix in ("en", "de")]
+    file = Path(workdir, f"{checkpoint}.txt")
+    runs.write_lines(file, sides[1])
+    names = {"direction": "en→de", "bleu_signature": "its signature"}
+    scores = SimpleNamespace(sentences=12, bleu=100.0, chrf=100.0, brevity_penalty=1.0, **names)
+    return SimpleNamespace(hypotheses=file, pairs=list(zip(*sides, strict=True)), scores=scores)
+
+
+@pytest.mark.slow("trains a run and draws its curves")
+def test_the_page_of_a_run(tmp_path, monkeypatch):
+    monkeypatch.setattr("transformer_jax.commands.evaluate.evaluate", evaluated)
+    # Attention is drawn by the function of experiments.figures, whose own test draws it.
+    monkeypatch.setattr(report, "draw_attention", lambda asked: [Text(f"drawn: {asked.workdir}")])
+    workdir, out = runs.copy_of_run(tmp_path / "run"), tmp_path / "out"
+    page = report.report(str(workdir), "test", "latest", out).read_text()
+    drawn = {"curves.png", "bleu_by_length.png"}
+    assert drawn | {"bleu_by_length.json", "table.md", "index.html"} == files(out)
+    assert page.count("data:image/png;base64,") == len(drawn) and f"drawn: {workdir}" in page
+    table = (out / "table.md").read_text()
+    assert "| model.d_model | 16 | 512 |" in table and "translation " in table
+    assert "| en→de | 12 | 100.00 | 100.00 | 1.000 |" in table
+    (workdir / "corpus.sha256").write_text(IMPORTED)
+    with pytest.raises(ConfigError, match="was imported and has no text of its own"):
+        report.report(str(workdir), "test", "latest", tmp_path / "none")
+
+
+# The demo ----------------------------------------------------------------------------------------
+
+SMALL_DEMO = {**runs.TINY_DEMO, "train.valid_every": 3}
+
+
+@pytest.fixture
+def small_demo(monkeypatch, tmp_path):
+    monkeypatch.setattr(built_in_corpus, "PAIRS", {"train": 60_000, "valid": 16, "test": 12})
+    overrides = [f"--config.{name}={value}" for name, value in SMALL_DEMO.items()]
+    workdir = f"--workdir={tmp_path / 'run'}"
+    monkeypatch.setattr(sys, "argv", ["demo", workdir, *overrides])
+    return tmp_path / "run"
+
+
+@pytest.mark.slow("trains a demo")
+def test_the_demo_prints_scores_translations_and_the_plots_paths(small_demo, capsys):
+    demo.main()
+    out = capsys.readouterr().out
+    lines = out.splitlines()
+    assert lines[0].startswith("BLEU ") and "en→de" in lines[0]
+    begins = [line.split(" ")[0] for line in lines]
+    assert begins.count("source") == 7 and begins.count("translation") == 7
+    assert begins.count("reference") == 6
+    references = {
+        pair.tgt for pair in built_in_corpus.BuiltInCorpus(runs.tiny_config().data).split("test")
+    }
+    assert {line[12:] for line in lines if line.startswith("reference")} <= references
+    for name in ("attention", "curves"):
+        (line,) = [line for line in lines if line.startswith(name)]
+        assert line == f"{name:<11} {small_demo / name}.png"
+        assert (small_demo / f"{name}.png").read_bytes().startswith(b"\x89PNG")

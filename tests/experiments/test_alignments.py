@@ -1,19 +1,19 @@
-"""Gold links and words of real text, the measurement on a tiny run, and the rules."""
+"""Attention as alignment: what is measured of a tiny run, and the rules of the verdicts."""
 
 import gzip
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from experiments import gold_alignment
+from experiments import agreement, alignment, explanations, gold_alignment
+from experiments.alignment import alignment_of, shifted
 from experiments.gold_alignment import (
     AGREED,
     ALONE,
-    BASE,
-    EXPERIMENT,
     MIXED,
     NEWS,
     PREDICTED,
@@ -21,23 +21,157 @@ from experiments.gold_alignment import (
     WORD,
     Gold,
     read_gold,
-    verdicts,
 )
 from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN
 from tests import tiny_runs as runs
-from tests.experiments.rows import by_seed
+from tests.experiments.rows import by_seed, job_in
 from transformer_jax.api import load
 from transformer_jax.errors import DataError
-from transformer_jax.evaluation.alignment import cross_weights, diagonal, link_scores, links
+from transformer_jax.evaluation.alignment import (
+    alignment_error_rates,
+    cross_weights,
+    diagonal,
+    link_scores,
+    links,
+)
 from transformer_jax.tables.experiment import make_jobs
-from transformer_jax.text.built_in_corpus import built_in_pairs
+from transformer_jax.text.built_in_corpus import AlignedPair, built_in_pairs
 from transformer_jax.text.hmm_aligner import hmm_alignments, hmm_posteriors
 from transformer_jax.text.words import subword_words
 
+# Alignment ---------------------------------------------------------------------------------------
+
+
+def test_a_shift_gives_a_position_the_word_of_another():
+    words = np.array([0, 0, 1, 2, -1])
+    assert shifted(words, 0).tolist() == [0, 0, 1, 2, -1]
+    assert shifted(words, -1).tolist() == [-1, 0, 0, 1, 2], "the word that was just read"
+    assert shifted(words, 1).tolist() == [0, 1, 2, -1, -1]
+
+
+@pytest.mark.slow("trains a run")
+def test_without_a_shift_the_rates_are_those_of_the_alignments():
+    workdir = runs.trained_run()
+    found = alignment_of(job_in(alignment.EXPERIMENT, workdir))
+    loaded = load(workdir, max_length=256).loaded
+    want = alignment_error_rates(
+        loaded.model, loaded.translator.params, loaded.vocabulary, built_in_pairs("test", 1_000)
+    )
+    np.testing.assert_allclose(found["error rates"]["0"], want.mean_N)
+    assert len(set(map(tuple, found["error rates"].values()))) == 3
+    [mass], [entropy] = found["weight on linked subwords"], found["entropy"]
+    assert 0 < mass < 1 and 0 < entropy < np.log(64)
+
+
+def test_eos_is_linked_to_nothing(monkeypatch):
+    """Nor is a subword of no word: weight on the source's EOS is not weight on linked subwords."""
+
+    def on_eos(model, params, src, tgt, *args):
+        for src_ids, tgt_ids in zip(src, tgt, strict=True):
+            weights = np.zeros((1, 1, len(tgt_ids), len(src_ids)))
+            weights[..., -1] = 1.0
+            yield weights
+
+    monkeypatch.setattr("transformer_jax.evaluation.alignment.cross_weights", on_eos)
+    found = alignment_of(job_in(alignment.EXPERIMENT, runs.trained_run()))
+    assert found["weight on linked subwords"] == [0.0] and found["entropy"] == [0.0]
+
+
+def error_rates(errors, mass=0.5):
+    rates = {str(shift): [own, 0.9] for shift, own in zip((-1, 0, 1), errors, strict=True)}
+    return {"error rates": rates, "weight on linked subwords": [mass, 0.1], "entropy": [1.0, 1.0]}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [
+        ([0.4, 0.41, 0.39], [0.5, 0.52, 0.51], HOLDS),
+        ([0.1, 0.12, 0.11], [0.5, 0.52, 0.51], FAILS),
+        ([0.4, 0.41, 0.39], [0.1, 0.4, 0.31], OPEN),
+    ],
+)
+def test_the_place_of_the_weights(before, after, verdict):
+    errors = zip(before, (0.2, 0.201, 0.202), after, strict=True)
+    found = by_seed(alignment.BASE, map(error_rates, errors))
+    assert alignment.place_of_the_weights(found) == verdict
+    of_one_seed = {(alignment.BASE, 0): found[alignment.BASE, 0]}
+    assert alignment.place_of_the_weights(of_one_seed) == NOT_RUN
+
+
+@pytest.mark.parametrize(
+    ("masses", "losses", "verdict"),
+    [
+        ([0.01, 0.02, 0.04], [0.1, 0.2, 0.1], HOLDS),
+        ([0.01, 0.02, 0.06], [0.1, 0.2, 0.1], FAILS),
+        ([0.01, 0.02, 0.04], [2.1, 2.2, 2.1], FAILS),
+        ([0.01, 0.02, 0.04], [0.1, 2.2, 1.1], OPEN),
+        ([0.01], [0.1], NOT_RUN),
+    ],
+)
+def test_manipulation_needs_little_weight_and_a_small_loss(masses, losses, verdict):
+    found = by_seed(alignment.BASE, 3 * [error_rates((0.5, 0.2, 0.5))])
+    found |= by_seed(alignment.AVOIDED, [error_rates((1, 1, 1), mass) for mass in masses])
+    assert alignment.can_be_manipulated(found, losses) == verdict
+
+
+# Agreement ---------------------------------------------------------------------------------------
+
+
+def test_both_directions_are_measured_on_their_own_folders(tmp_path, monkeypatch):
+    """One model in both folders: it reads German too, in its way."""
+    shutil.copytree(runs.trained_run(), tmp_path / "run")
+    shutil.copytree(runs.trained_run(), tmp_path / "run" / "reverse")
+    bleus = {tmp_path / "run": 30.0, tmp_path / "run" / "reverse": 20.0}
+
+    def evaluate(folder, split):
+        return SimpleNamespace(scores=SimpleNamespace(bleu=bleus[Path(folder)]))
+
+    monkeypatch.setattr(agreement, "PAIRS", 30)
+    monkeypatch.setattr("transformer_jax.commands.evaluate.evaluate", evaluate)
+    job = job_in(agreement.EXPERIMENT, tmp_path / "run")
+    found = agreement.agreement_of(job)
+    assert found["bleu"] == {"forward": 30.0, "reverse": 20.0}
+
+    loaded = load(str(job.folder), max_length=256).loaded
+    pairs = built_in_pairs("test", 30)
+    parts = (loaded.model, loaded.translator.params, loaded.vocabulary)
+    swapped = [
+        AlignedPair(tgt, src, tgt_words, src_words, [(j, i) for i, j in links])
+        for src, tgt, src_words, tgt_words, links, *_ in pairs
+    ]
+    for way, own in (("forward", pairs), ("reverse", swapped)):
+        want = alignment_error_rates(*parts, own).mean_N[0]
+        assert found["error rate"][way] == pytest.approx(want)
+    assert 0 <= found["error rate of common links"] <= 1
+
+
+# Explanations ------------------------------------------------------------------------------------
+
+
+def test_explanations_verdicts():
+    errors = {
+        explanations.WATCHED: (0.3, 0.9),
+        explanations.LAST: (0.2, 0.25),
+        "alti": (0.1, 0.12),
+        "norms": (0.4, 0.9),
+    }
+    found = {
+        (row, seed): {
+            way: {explanations.PREDICTED: pair[column] + 0.001 * seed, explanations.READ: 0.7}
+            for way, pair in errors.items()
+        }
+        for column, row in enumerate((alignment.BASE, alignment.AVOIDED))
+        for seed in (0, 1)
+    }
+    assert explanations.verdicts_on(found, "alti") == [HOLDS, HOLDS, HOLDS]
+    assert explanations.verdicts_on(found, "norms") == [FAILS, FAILS, HOLDS]
+    assert explanations.verdicts_on(found, explanations.WATCHED) == ["", FAILS, HOLDS]
+    assert explanations.verdicts_on({}, explanations.METHODS[0]) == [NOT_RUN, NOT_RUN, NOT_RUN]
+
+
+# Gold alignments ---------------------------------------------------------------------------------
+
 REAL = os.environ.get("TRANSFORMER_JAX_DATA")
-
-
-# Text ----------------------------------------------------------------------------------------
 
 
 def test_gold_links_count_words_from_1_and_sure_links_are_possible_too():
@@ -74,9 +208,6 @@ def test_the_gold_files_fit_their_text():
 def test_the_likeliest_word_is_linked_unless_none_is_likelier():
     posterior_LM = np.array([[0.1, 0.5, 0.1], [0.3, 0.1, 0.1], [0.2, 0.3, 0.4]])
     assert gold_alignment.best_links(posterior_LM) == {(1, 0), (2, 2)}
-
-
-# Measurement ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -137,7 +268,7 @@ def test_a_run_s_links_are_measured_in_both_directions(text, tmp_path, monkeypat
         return measured[folder.name]
 
     monkeypatch.setattr(gold_alignment, "attention_links", spied)
-    job = make_jobs(EXPERIMENT, "small", runs=tmp_path)[0]._replace(folder=tmp_path / "run")
+    job = job_in(gold_alignment.EXPERIMENT, tmp_path / "run")
     found = gold_alignment.run_scores(job)
     loaded = load(str(job.folder), max_length=256).loaded
     every = [*text, *built_in_pairs("valid", 4)]
@@ -176,8 +307,11 @@ def test_layers_are_chosen_by_their_agreement_on_other_text(text, tmp_path, monk
         return {PREDICTED: layers, READ: layers[::-1]}
 
     monkeypatch.setattr(gold_alignment, "attention_links", fake)
-    found = gold_alignment.run_scores(make_jobs(EXPERIMENT, "small", runs=tmp_path)[0])
-    assert (found[PREDICTED]["layers"], found[READ]["layers"]) == ("1 and 2", "2 and 1")
+    found = gold_alignment.run_scores(job_in(gold_alignment.EXPERIMENT, tmp_path))
+    assert (found[PREDICTED]["layers"], found[READ]["layers"]) == (
+        "1 and 2",
+        "2 and 1",
+    )
     assert found[PREDICTED]["disagreement"]["1 and 2"] == 0
     scores = found[PREDICTED]["scores"]
     assert scores["1 and 1"]["grow-diag"][0] < scores["1 and 2"]["grow-diag"][0]
@@ -205,9 +339,6 @@ def test_the_aligner_reads_the_gold_pairs_and_the_text_of_a_kind(text, tmp_path)
         assert found[way] == pytest.approx(link_scores(own, gold.sure, gold.possible)), way
 
 
-# Verdicts ------------------------------------------------------------------------------------
-
-
 def evidence(grown, ways, read):
     scores = {"de-en": [ways - 0.1], "en-de": [ways + 0.1], "grow-diag": [grown]}
     of_read = {"2 and 2": {"grow-diag": [read]}}
@@ -225,18 +356,20 @@ def evidence(grown, ways, read):
         (0.401, 0.401, 0.401, 0.401, OPEN),
     ],
 )
-def test_the_rules(aligner, ways, agreed, read, want):
+def test_the_rules_of_gold_alignments(aligner, ways, agreed, read, want):
     base = [0.4, 0.41, 0.39]
-    found = by_seed(BASE, [evidence(grown, ways, read) for grown in base])
+    found = by_seed(gold_alignment.BASE, [evidence(grown, ways, read) for grown in base])
     moved = [0.01, -0.01, 0.0]
     found |= by_seed(AGREED, [evidence(agreed + own, 0, 0) for own in moved])
-    assert [row[1] for row in verdicts(found, {"grow-diag": [aligner]})] == [want] * 4
+    scores = {"grow-diag": [aligner]}
+    assert [row[1] for row in gold_alignment.verdicts(found, scores)] == [want] * 4
     of_one_seed = {(row, seed): one for (row, seed), one in found.items() if seed == 0}
-    assert {row[1] for row in verdicts(of_one_seed, {"grow-diag": [aligner]})} == {NOT_RUN}
+    assert {row[1] for row in gold_alignment.verdicts(of_one_seed, scores)} == {NOT_RUN}
 
 
 def test_a_page_without_runs_has_the_aligner_and_published_figures(text, tmp_path):
-    parts = gold_alignment.findings(tmp_path, make_jobs(EXPERIMENT, "small", runs=tmp_path))
+    jobs = make_jobs(gold_alignment.EXPERIMENT, "small", runs=tmp_path)
+    parts = gold_alignment.findings(tmp_path, jobs)
     assert {row[1] for row in parts[1].rows} == {NOT_RUN}
     rows = {row[0]: row for row in parts[4].rows}
     assert rows[f"hidden Markov models, {MIXED}"][1] == "22 pairs"
