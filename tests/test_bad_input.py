@@ -18,7 +18,7 @@ import pytest
 
 from tests import tiny_runs as runs
 from tests.commands import test_export, test_import
-from tests.fixtures.errors import of_table
+from tests.fixtures.cases import of_table
 from transformer_jax.config.schema import KEYS
 from transformer_jax.config.vocabulary import VocabularyConfig
 from transformer_jax.interop.safetensors import read_safetensors, safetensors_bytes

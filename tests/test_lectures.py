@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.test_paper_map import names_in
+from tests.test_docs import names_in
 from transformer_jax.evaluation.bleu import score
 from transformer_jax.model.attention.multi_head import attend
 from transformer_jax.model.attention.normalizers import softmax

@@ -1,6 +1,6 @@
 """What may change between two calls of `train`, and paths that are valid everywhere."""
 
-from tests.fixtures.keys import other_value
+from tests.fixtures.cases import other_value
 from transformer_jax.config.changes import (
     immutable_differences,
     mutable_differences,

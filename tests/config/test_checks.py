@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.errors import of_table, refused
-from tests.fixtures.keys import other_value
+from tests.fixtures.cases import of_table, other_value, refused
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.checks import check, check_values
 from transformer_jax.config.files import split_overrides

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from ml_collections import ConfigDict, config_flags
 
-from tests.fixtures.errors import refused
+from tests.fixtures.cases import refused
 from transformer_jax.config import files
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.files import load_config, shipped, split_overrides

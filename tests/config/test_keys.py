@@ -1,17 +1,27 @@
-"""The schema's keys: every number has limits, and every default is one of its key's choices."""
+"""The config's keys: what they declare, the key that a name means, old keys, and their page."""
 
+import copy
 import dataclasses
+import json
 import subprocess
 import sys
 
 import pytest
 
-from tests.fixtures.errors import refused
+from tests.fixtures.cases import refused
+from tests.tiny_runs import command
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.checks import check
+from transformer_jax.config.files import split_overrides
 from transformer_jax.config.keys import key, keys_of
-from transformer_jax.config.schema import KEYS, Config
+from transformer_jax.config.lookup import nearest_key
+from transformer_jax.config.old_keys import upgraded
+from transformer_jax.config.schema import KEYS, SECTIONS, Config
+from transformer_jax.config.serialization import from_config_dict, from_json
 from transformer_jax.errors import ConfigError
+from transformer_jax.model.sides.choices import ENCODERS
+
+# What keys declare -------------------------------------------------------------------------------
 
 NOISES = {"gaussian": abs, "uniform": abs}  # a registry, as a model's module would hold it
 CHOICES = [name for name, rules in KEYS.items() if rules.choices or rules.choices_of]
@@ -85,3 +95,148 @@ def test_a_config_whose_choices_are_the_defaults_is_checked_without_jax(in_check
         "assert 'jax' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# The key that a name means -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given_name", "nearest"),
+    [
+        ("model.d_modle", "model.d_model"),
+        ("model.steps", "train.steps"),  # the right word in the wrong section
+        ("train.num_heads", "model.num_heads"),
+        ("modle.d_k", "model.d_k"),
+        ("d_model", "model.d_model"),
+        ("beam_sise", "decode.beam_size"),
+        ("sed", "seed"),
+        ("train.max_lenght", "decode.max_length"),
+        ("data.max_lenght", "data.max_length"),
+        ("train.warmup", "train.warmup_steps"),
+        ("data.nothing_like_it", None),
+        ("zebra", None),
+        ("decoder", "model.decoder"),
+    ],
+)
+def test_the_nearest_key_is_suggested(given_name, nearest):
+    assert nearest_key(given_name) == nearest
+    suggestion = f"Did you mean {nearest}?" if nearest else "Known keys: "
+    with refused(ConfigError, f"{given_name} is not a key of the config. {suggestion}"):
+        with_values(Config(), {given_name: 1})
+
+
+@pytest.mark.parametrize(
+    ("section", "last", "value", "replacement"),
+    [
+        ("model", "kind", "recurrent", "model.encoder and model.decoder"),
+        ("model", "scale_attention", False, "model.score"),
+    ],
+)
+def test_an_old_key_names_its_replacement(section, last, value, replacement):
+    name = f"{section}.{last}"
+    for use in (
+        lambda: split_overrides([f"--config.{name}={value}"]),
+        lambda: from_config_dict({section: {last: value}}),
+        lambda: with_values(Config(), {name: value}),
+    ):
+        with pytest.raises(ConfigError, match=f"^{name} is now {replacement}.$"):
+            use()
+
+
+# Keys of earlier versions, converted on nested dicts ---------------------------------------------
+
+OLD_MODEL = {"d_model": 8, "kind": "recurrent"}
+NEW_MODEL = {"d_model": 8, "encoder": "recurrent", "decoder": "recurrent"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({"model": OLD_MODEL, "seed": 1}, {"model": NEW_MODEL, "seed": 1}),
+        ({"model": {"scale_attention": True}}, {"model": {"score": "scaled_dot"}}),
+        ({"model": {"scale_attention": False}}, {"model": {"score": "dot"}}),
+        ({"train": {"data_workers": 2}}, {"train": {}}),
+        # A value that has a limit now is lowered to it.
+        ({"decode": {"tokens_per_batch": 10**9}}, {"decode": {"tokens_per_batch": 10**6}}),
+        ({"decode": {"max_extra_length": 10**9}}, {"decode": {"max_extra_length": 10**6}}),
+    ],
+)
+def test_what_is_old_is_replaced_in_a_copy(old, new):
+    before = copy.deepcopy(old)
+    assert upgraded(old) == new
+    assert old == before
+
+
+@pytest.mark.parametrize("value", ["false", 0, None])
+def test_a_value_that_an_old_key_never_had_is_refused(value):
+    with pytest.raises(ConfigError, match="model.scale_attention=.* is neither true nor false"):
+        upgraded({"model": {"scale_attention": value}})
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {},
+        {"model": {}},
+        {"model": {"encoder": "transformer", "decoder": "recurrent", "score": "dot"}},
+        {"model": 3, "data": None},  # not a config, which is reported later
+        {"vocabulary": {"kind": "bpe"}},  # "kind" is old in "model" only
+        {"decode": {"max_extra_length": 50}},
+        # An old key and its replacement could disagree, which is reported later.
+        {"model": {"kind": "recurrent", "decoder": "transformer"}},
+    ],
+)
+def test_any_other_tree_stays_as_it_is(tree):
+    assert upgraded(tree) == tree
+
+
+def test_a_run_from_before_data_seed_has_the_split_of_its_seed():
+    def seed(**changes):
+        return from_json(json.dumps({**dict.fromkeys(SECTIONS, {}), **changes})).data.seed
+
+    assert seed(seed=5, data={"path": "x"}) == 5
+    assert seed(seed=5, data={"path": "x", "seed": 2}) == 2
+    assert seed(data={"path": "x"}) == 0
+
+
+# The page of keys, which is what the command prints ----------------------------------------------
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_every_key_says_what_it_means(name):
+    meaning = KEYS[name].meaning
+    assert len(meaning) > 3 and meaning == meaning.strip() and not meaning.endswith(".")
+
+
+def test_the_page_of_keys_is_up_to_date(in_checkout, capsys):
+    assert command("keys", "--markdown") == 0
+    page = (in_checkout / "docs" / "keys.md").read_text(encoding="utf-8")
+    assert capsys.readouterr().out == page, "transformer-jax keys --markdown > docs/keys.md"
+
+
+def test_keys_under_a_prefix_are_listed_with_their_meanings(capsys):
+    assert command("keys", "model.num") == 0
+    lines = capsys.readouterr().out.splitlines()
+    names = [name for name in KEYS if name.startswith("model.num")]
+    assert len(names) > 3 and [line.split(":")[0] for line in lines[::2]] == names
+    assert [line.strip() for line in lines[1::2]] == [KEYS[name].meaning for name in names]
+
+
+@pytest.mark.parametrize(
+    ("name", "rules"),
+    [
+        ("model.num_heads", "int = 8  at least 1, at most 1000000; immutable"),
+        ("model.num_encoder_layers", "int or none = none  at least 1, at most 1000; immutable"),
+        ("model.encoder", f"str = transformer  {', '.join(ENCODERS)}; immutable"),
+        ("train.label_smoothing", "float = 0.1  at least 0, below 1; immutable"),
+        ("data.test", "list of str = test  mutable"),
+    ],
+)
+def test_a_key_is_listed_with_type_default_and_range(name, rules, capsys):
+    assert command("keys", name) == 0
+    assert capsys.readouterr().out.splitlines()[0] == f"{name}: {rules}"
+
+
+def test_a_prefix_of_no_key_suggests_the_nearest(capsys):
+    assert command("keys", "decode.beem_size") == 2
+    assert "Did you mean decode.beam_size?" in capsys.readouterr().err

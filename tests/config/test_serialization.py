@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fixtures.errors import refused
+from tests.fixtures.cases import refused
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.keys import Key
 from transformer_jax.config.schema import KEYS, SECTIONS, Config, value_at

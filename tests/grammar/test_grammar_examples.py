@@ -15,11 +15,11 @@ from grammar.constructions import REGISTRY
 from grammar.drawing import Draw, Retry
 from grammar.entries import Modal, Verb
 from grammar.phrases import ENGLISH_PRONOUNS, Pronoun
-from tests.grammar.tables import rows
+from tests.fixtures.cases import rows
 
 pytestmark = pytest.mark.slow("nothing but the folder grammar changes these")
 
-EXAMPLES = rows("examples.tsv")
+EXAMPLES = rows("grammar/examples.tsv")
 
 
 class Steered(Draw):

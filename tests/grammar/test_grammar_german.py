@@ -7,7 +7,7 @@ from grammar.entries import adjective, noun
 from grammar.lexicon import ADJECTIVES, DETERMINERS, NOUNS, VERBS
 from grammar.phrases import NounPhrase, Pronoun, prepositional
 from grammar.words import BARE, NUMBERS, NUMERALS
-from tests.grammar.tables import rows
+from tests.fixtures.cases import rows
 
 pytestmark = pytest.mark.slow("nothing but the folder grammar changes these")
 
@@ -18,7 +18,7 @@ ADJECTIVE = {a.en: a for a in ADJECTIVES}
 DETERMINER = {d.en or d.en_plural: d for d in DETERMINERS.all()} | {"three": NUMERALS[3], "-": BARE}
 
 
-@pytest.mark.parametrize("row", rows("noun_phrases.tsv"), ids=" ".join)
+@pytest.mark.parametrize("row", rows("grammar/noun_phrases.tsv"), ids=" ".join)
 def test_noun_phrases(row):
     words, number, *forms = row
     determiner, modifier, name = words.split()  # "-" is no determiner
@@ -42,7 +42,7 @@ def test_nouns_by_their_classes():
     assert datives == ["Kindern", "Autos", "Frauen", "Lehrern"]
 
 
-@pytest.mark.parametrize("row", rows("verbs.tsv"), ids=" ".join)
+@pytest.mark.parametrize("row", rows("grammar/verbs.tsv"), ids=" ".join)
 def test_german_verbs(row):
     infinitive, *forms = row
     verb = VERB[infinitive]

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.fixtures.errors import refused
+from tests.fixtures.cases import refused
 from tests.fixtures.tiny import lay_out, random_pairs, tiny_and_params
 from transformer_jax.decoding.candidates import draw_translations
 from transformer_jax.errors import ConfigError

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures.keys import other_value
+from tests.fixtures.cases import other_value
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.schema import KEYS, Config
 from transformer_jax.tables.digests import COUNTED, digest_of

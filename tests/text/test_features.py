@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from tests import tiny_runs as runs
-from tests.fixtures.errors import refused
+from tests.fixtures.cases import refused
 from tests.text.test_encoded import Characters
 from transformer_jax.config.checks import check
 from transformer_jax.config.data import DataConfig

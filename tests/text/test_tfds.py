@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import requests
 
-from tests.fixtures.errors import refused
+from tests import tiny_runs as runs
+from tests.fixtures.cases import refused
 from tests.text.tfds_fixture import serve_as_wmt, write_wmt14_archives, write_wmt14_like
 from transformer_jax.config.data import DataConfig
 from transformer_jax.errors import DataError
@@ -232,7 +233,7 @@ from pathlib import Path
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 from tensorflow_datasets.core import shuffle
 shuffle.MAX_MEM_BUFFER_SIZE = 100  # bytes: the sorting goes to disk, as the real data's does
-from tests.fixtures.errors import refused
+from tests.fixtures.cases import refused
 from tests.text.tfds_fixture import serve_as_wmt
 from transformer_jax.config.data import DataConfig
 from transformer_jax.text.tfds_corpus import prepare
@@ -321,3 +322,25 @@ def test_prepare_says_what_failed_and_the_way_round(tmp_path, monkeypatch, troub
     message = str(error.value)
     assert all(part in message for part in [*want, str(manual)]), message
     assert "\n" not in message and ".." not in message
+
+
+# The command -------------------------------------------------------------------------------------
+
+
+def test_the_data_set_is_prepared_and_standard_output_stays_empty(
+    tmp_path, monkeypatch, capsys, caplog
+):
+    asked = []
+
+    def folder_of(data):
+        asked.append((data.name, data.tgt))
+        return "/tfds/wmt14_translate"
+
+    monkeypatch.setattr(tfds_corpus, "prepare", folder_of)
+    data = {"data.source": "tfds", "data.name": "wmt14_translate/fr-en", "data.tgt": "fr"}
+    preset = runs.write_preset(tmp_path / "preset.py", data)
+    with caplog.at_level("INFO"):
+        assert runs.command("prepare", f"--config={preset}") == 0
+    assert asked == [("wmt14_translate/fr-en", "fr")]
+    assert "wmt14_translate/fr-en is prepared in /tfds/wmt14_translate" in caplog.text
+    assert capsys.readouterr().out == ""

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tests import tiny_runs as runs
+from tests.fixtures.cases import other_value
 from tests.fixtures.encoded import in_memory, pairs_in, pairs_of
-from tests.fixtures.keys import other_value
 from tests.fixtures.tiny import tiny_model
 from transformer_jax.config.changes import of_other_direction
 from transformer_jax.config.model import ModelConfig

@@ -1,4 +1,4 @@
-"""Large pages by one restart on Linux, memory touched, and the search for cycles of garbage."""
+"""What a process sets up as it starts: large pages, memory, and the cache of compiled programs."""
 
 import gc
 import os
@@ -10,7 +10,10 @@ import pytest
 
 from transformer_jax import allocator
 
-PROGRAM = """
+# Large pages by one restart on Linux, memory touched, cycles of garbage --------------------------
+
+
+RESTARTED = """
 import os, sys
 from transformer_jax.allocator import use_huge_pages
 use_huge_pages()
@@ -24,7 +27,7 @@ def test_arguments_input_and_process_id_stay_and_a_user_s_setting_is_kept(given)
     environment = {k: v for k, v in os.environ.items() if k != allocator.TUNABLES}
     environment |= {} if given is None else {allocator.TUNABLES: given}
     with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, "a b", "--c"],
+        [sys.executable, "-c", RESTARTED, "a b", "--c"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=environment,
@@ -72,3 +75,44 @@ def test_python_searches_for_cycles_rarely_during_a_start_and_as_usual_after_it(
     finally:
         gc.unfreeze()
         gc.set_threshold(*before)
+
+
+# Compiled programs are kept in the user's cache, and nowhere else --------------------------------
+
+
+COMPILED = """
+import jax
+from transformer_jax.compilation import keep_compiled_programs
+
+keep_compiled_programs()
+jax.jit(lambda x: x + 1)(1.0)
+print(jax.config.jax_compilation_cache_dir)
+"""
+
+
+def printed(**variables: object) -> str:
+    """What the program prints with these variables and no other settings of JAX's cache."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("JAX_COMPILATION")}
+    environment |= {name: str(value) for name, value in variables.items()}
+    command = [sys.executable, "-c", COMPILED]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return (done.stdout + done.stderr).strip()
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["ours", "the user's"])
+def test_programs_are_kept_where_the_user_says(own, tmp_path):
+    ours, users = tmp_path / "cache", tmp_path / "own"
+    variables = {"TRANSFORMER_JAX_CACHE": ours, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": 0}
+    expected = ours / "compiled"
+    if own:
+        variables["JAX_COMPILATION_CACHE_DIR"] = expected = users
+    assert printed(**variables) == str(expected)
+    assert any(expected.iterdir())
+    assert ours.exists() != own
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(tmp_path):
+    (tmp_path / "file").write_text("")
+    folder = tmp_path / "file" / "cache"
+    warning = f"TRANSFORMER_JAX_CACHE: cannot write into {folder / 'compiled'}; nothing is cached"
+    assert printed(TRANSFORMER_JAX_CACHE=folder) == f"None\n{warning}"

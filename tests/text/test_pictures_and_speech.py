@@ -1,16 +1,82 @@
-"""Recordings as rows of numbers: log-mel bands against slow NumPy, files of all kinds, masks."""
+"""Pictures and recordings as rows of numbers: by hand, files of all kinds, what cannot be read."""
 
 import numpy as np
 import pytest
 import soundfile
+from PIL import Image
 
 from transformer_jax.config.data import DataConfig
 from transformer_jax.errors import DataError
 from transformer_jax.text.batches import Packed
+from transformer_jax.text.pictures import patches, read_picture
 from transformer_jax.text.speech import Masks, log_mel, mel_filters, normalized, read_recording
 
+# Pictures as patches -----------------------------------------------------------------------------
+
+
+PICTURES = DataConfig(src_kind="pictures", patch_height=2, patch_width=3)
+
+
+def test_patches_are_cut_row_by_row_and_filled_up_with_white():
+    pixels = np.arange(15.0).reshape(3, 5) / 15
+    got = patches(pixels, 2, 3) * 15
+    white = 15
+    want = [
+        [0, 1, 2, 5, 6, 7],
+        [3, 4, white, 8, 9, white],
+        [10, 11, 12, white, white, white],
+        [13, 14, white, white, white, white],
+    ]
+    np.testing.assert_allclose(got, want)
+
+
+def test_gray_is_from_minus_1_to_1_and_transparency_is_white(tmp_path):
+    path = tmp_path / "a.png"
+    Image.fromarray(np.array([[0, 51, 255, 0], [0, 0, 0, 255]], np.uint8)).save(path)
+    got = read_picture(path, PICTURES)
+    np.testing.assert_allclose(got[0], [-1, -0.6, 1, -1, -1, -1], atol=1e-6)
+    np.testing.assert_allclose(got[1], [-1, 1, 1, 1, 1, 1], atol=1e-6)
+    shown = np.zeros((2, 6, 4), np.uint8)
+    shown[:, 3:, 3] = 255  # black, and transparent on the left
+    Image.fromarray(shown).save(path)
+    np.testing.assert_array_equal(read_picture(path, PICTURES), [[1] * 6, [-1] * 6])
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA", "LA", "CMYK"])
+def test_every_usual_type_of_pixels_is_read(tmp_path, mode):
+    path = tmp_path / ("a.jpg" if mode == "CMYK" else "a.png")
+    Image.new("L", (6, 4), 255).convert(mode).save(path)
+    np.testing.assert_allclose(read_picture(path, PICTURES), np.ones((4, 6)), atol=0.02)
+
+
+def test_a_picture_that_cannot_be_read_says_why(tmp_path, recwarn):
+    path = tmp_path / "a.png"
+    Image.new("1", (10_000, 10_000)).save(path)
+    with pytest.raises(DataError, match="10000 x 10000 pixels; at most 16,777,216"):
+        read_picture(path, PICTURES)
+    Image.new("1", (20_000, 10_000)).save(path)
+    with pytest.raises(DataError, match="not a picture that can be read"):
+        read_picture(path, PICTURES)
+    assert not recwarn.list
+    two = [Image.new("L", (6, 4), n) for n in (0, 99)]
+    two[0].save(path, save_all=True, append_images=two[1:])
+    with pytest.raises(DataError, match="an animation of 2 pictures"):
+        read_picture(path, PICTURES)
+    Image.new("I;16", (6, 4)).save(path)
+    with pytest.raises(DataError, match="pixels of the type I;16"):
+        read_picture(path, PICTURES)
+    Image.effect_noise((60, 40), 50).save(path)
+    for content in (b"", b"text", path.read_bytes()[:900]):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match="not a picture that can be read"):
+            read_picture(path, PICTURES)
+
+
+# Log-mel bands against slow NumPy ----------------------------------------------------------------
+
+
 RATE = 8_000
-DATA = DataConfig(src_kind="speech", sample_rate=RATE, mel_bands=5, stacked_frames=3)
+SPEECH = DataConfig(src_kind="speech", sample_rate=RATE, mel_bands=5, stacked_frames=3)
 
 
 def noise(seconds: float, channels: int | None = None) -> np.ndarray:
@@ -69,7 +135,7 @@ def test_each_band_has_mean_0_and_variance_1():
 )
 def test_frames_are_stacked_whatever_the_file_s_type(tmp_path, name, subtype):
     soundfile.write(tmp_path / name, noise(0.1), RATE, subtype)
-    got = read_recording(tmp_path / name, DATA)
+    got = read_recording(tmp_path / name, SPEECH)
     frames = normalized(log_mel(noise(0.1).astype(np.float32), RATE, 5))
     assert len(frames) == 9 and got.shape == (3, 15)
     np.testing.assert_allclose(got.reshape(9, 5), frames, atol=0.02)
@@ -79,41 +145,41 @@ def test_missing_frames_are_0_and_channels_are_averaged(tmp_path):
     both = noise(0.08, channels=2)
     soundfile.write(tmp_path / "two.wav", both, RATE, "FLOAT")
     soundfile.write(tmp_path / "one.wav", both.mean(1), RATE, "FLOAT")
-    two, one = (read_recording(tmp_path / f"{name}.wav", DATA) for name in ("two", "one"))
+    two, one = (read_recording(tmp_path / f"{name}.wav", SPEECH) for name in ("two", "one"))
     np.testing.assert_allclose(two, one, atol=1e-5)
     assert len(two) == 3 and not two[2, 5:].any() and two[2, :5].any(), "7 frames of 9"
 
 
-def test_what_cannot_be_read_says_why(tmp_path):
+def test_a_recording_that_cannot_be_read_says_why(tmp_path):
     path = tmp_path / "a.wav"
     soundfile.write(path, noise(0.1), 44_100)
     with pytest.raises(DataError, match="44100 samples .* and the run's data.sample_rate=8000"):
-        read_recording(path, DATA)
+        read_recording(path, SPEECH)
     soundfile.write(path, noise(0), RATE)
     with pytest.raises(DataError, match="the recording is empty"):
-        read_recording(path, DATA)
+        read_recording(path, SPEECH)
     soundfile.write(path, np.array([0.1, np.nan]), RATE, "FLOAT")
     with pytest.raises(DataError, match="no numbers"):
-        read_recording(path, DATA)
+        read_recording(path, SPEECH)
     soundfile.write(path, noise(0.1), RATE)
     whole = path.read_bytes()
     path.write_bytes(whole[:-100])
     with pytest.raises(DataError, match="it is cut off"):
-        read_recording(path, DATA)
+        read_recording(path, SPEECH)
     for length, why in ((10_000, "more samples than it has"), (0, "it was not closed")):
         path.write_bytes(whole[:40] + length.to_bytes(4, "little") + whole[44:])
         with pytest.raises(DataError, match=why):
-            read_recording(path, DATA)
+            read_recording(path, SPEECH)
     soundfile.write(tmp_path / "a.aiff", noise(0.1), RATE)
     with pytest.raises(DataError, match="it is AIFF: convert it to WAV or FLAC"):
-        read_recording(tmp_path / "a.aiff", DATA)
+        read_recording(tmp_path / "a.aiff", SPEECH)
     for size in (0xFFFFFFFF, 0x7FFFF024, 0):  # as programs write it into a pipe
         path.write_bytes(whole[:4] + size.to_bytes(4, "little") + whole[8:])
-        assert len(read_recording(path, DATA))
+        assert len(read_recording(path, SPEECH))
     for content in (b"", b"text", path.read_bytes()[:20]):
         path.write_bytes(content)
         with pytest.raises(DataError, match="not a recording that can be read"):
-            read_recording(path, DATA)
+            read_recording(path, SPEECH)
 
 
 # SpecAugment ---------------------------------------------------------------------------------
