@@ -29,7 +29,6 @@ if the encoder's error is below 0.39 and not below 97 % of NLinear's, and does n
 
 import csv
 import gzip
-import json
 import logging
 import statistics
 import sys
@@ -49,13 +48,14 @@ from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN, judge
 from experiments.own_text import data_file
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.errors import DataError
-from transformer_jax.files import blamed, read_json, write_atomically
+from transformer_jax.files import blamed
 from transformer_jax.model.axes import unboxed
 from transformer_jax.model.interfaces import Place
 from transformer_jax.model.layers.dropout import hashed
 from transformer_jax.model.sides.embeddings import Projection
 from transformer_jax.model.sides.transformer import TransformerEncoder
 from transformer_jax.reporting.page import Heading, Part, Table, Text, write_report
+from transformer_jax.tables.results import FILE, Answer, read_answers, write_answers
 from transformer_jax.text.lines import file_digest
 from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
 
@@ -242,27 +242,24 @@ def train(name: str, series: Series, rate: float, seed: int, order: np.ndarray) 
     return Trained(valid, error_of(predict, params, series.test, order), number)
 
 
-DATA = "sha256 of the series"  # in evidence.json
-
-
 class Kept:
-    """What was measured so far, by the names of trainings, in a file; a second call goes on."""
+    """What was measured so far, by the names of trainings, in results.jsonl; it is kept there."""
 
-    def __init__(self, path: Path, data: str):
-        """Takes the file, and the SHA-256 of the series. Raises DataError: it has another's."""
-        self.path = path
-        self.found: dict[str, Any] = read_json(path) if path.exists() else {}
-        if self.found.setdefault(DATA, data) != data:
-            raise DataError(f"{path} was measured on another series. Give another --out.")
+    def __init__(self, folder: Path, data: str):
+        """Takes its folder, and the SHA-256 of the series. Raises DataError: it has another's."""
+        self.folder, self.data = folder, data
+        self.found = read_answers(folder)
+        if any(one.configs != [data] for one in self.found.values()):
+            raise DataError(f"{folder / FILE} was measured on another series. Give another --out.")
 
     def __call__(self, name: str, ask: Callable[[], Sequence[float]]) -> Trained:
         """What was found under a name, or is found now."""
         if name not in self.found:
-            self.found[name] = [*map(float, ask())]
-            log.info("%s: %s", name, self.found[name])
-            content = json.dumps(self.found, indent=1).encode() + b"\n"
-            write_atomically(self.path, content)
-        return Trained(*self.found[name])
+            found = Trained(*map(float, ask()))
+            log.info("%s: %s", name, found)
+            self.found[name] = Answer(name, [self.data], found._asdict())
+            write_answers(self.folder, self.found.values())
+        return Trained(**self.found[name].found)
 
 
 def measure(series: Series, kept: Kept) -> None:
@@ -306,18 +303,14 @@ class Row(NamedTuple):
         return [one.test for one in self.seeds.values()]
 
 
-def rows_of(found: Mapping[str, Sequence[float]]) -> dict[str, Row]:
+def rows_of(found: Mapping[str, Trained]) -> dict[str, Row]:
     """What the table shows: each row that was measured, at the learning rate that was chosen."""
     rows = {}
     for name in (*MODELS, *(name + SHUFFLED for name in MODELS)):
         own = [
             Row(
                 rate,
-                {
-                    seed: Trained(*map(float, found[label]))
-                    for seed in SEEDS
-                    if (label := label_of(name, rate, seed)) in found
-                },
+                {seed: found[x] for seed in SEEDS if (x := label_of(name, rate, seed)) in found},
             )
             for rate in RATES[name.removesuffix(SHUFFLED)]
         ]
@@ -342,7 +335,7 @@ def verdicts(rows: Mapping[str, Row]) -> dict[str, str]:
     return {"the published line is reached": is_reached, "attention is nearly a line": is_near}
 
 
-def parts_of(found: Mapping[str, Sequence[float]]) -> Iterator[Part]:
+def parts_of(found: Mapping[str, Trained]) -> Iterator[Part]:
     """The page: verdicts and errors."""
     yield Text((__doc__ or "").strip().split("\n\n", 2)[2])
     rows = rows_of(found)
@@ -351,7 +344,7 @@ def parts_of(found: Mapping[str, Sequence[float]]) -> Iterator[Part]:
     yield Heading("Mean squared error of 96 hours, from 336")
     cells = []
     if REPEATED in found:
-        cells.append([REPEATED, f"{Trained(*map(float, found[REPEATED])).test:.4f}", "", "", ""])
+        cells.append([REPEATED, f"{found[REPEATED].test:.4f}", "", "", ""])
     for name, row in rows.items():
         spread = f" ± {statistics.stdev(row.errors):.4f}" if len(row.errors) > 1 else ""
         published = f"{PUBLISHED[name]:.3f}" if name in PUBLISHED else ""
@@ -362,8 +355,8 @@ def parts_of(found: Mapping[str, Sequence[float]]) -> Iterator[Part]:
 
 
 FLAGS = [
-    Flag("out", str, "FOLDER", "where evidence.json, table.md and the page go", default=RECORDED),
-    Flag("report", bool, "", "only write the page, from FOLDER/evidence.json"),
+    Flag("out", str, "FOLDER", "where results.jsonl, table.md and the page go", default=RECORDED),
+    Flag("report", bool, "", "only write the page, from FOLDER/results.jsonl"),
 ]
 
 
@@ -373,9 +366,12 @@ def main() -> None:
     out = Path(values["out"])
     if not values["report"]:
         file = data_file("ett", "ETTh1.csv.gz")
-        measure(read_series(file), Kept(out / "evidence.json", file_digest(file).hex()))
-    with blamed(out / "evidence.json"):
-        parts = list(parts_of(read_json(out / "evidence.json")))
+        measure(read_series(file), Kept(out, file_digest(file).hex()))
+    answers = read_answers(out)
+    if not answers:
+        raise DataError(f"{out / FILE} has no results: leave --report out, or give their folder.")
+    with blamed(out / FILE):
+        parts = list(parts_of({name: Trained(**one.found) for name, one in answers.items()}))
     page = write_report(out, "time_series", parts)
     print((out / "table.md").read_text(), end="")
     log.info("%s", page)

@@ -33,6 +33,7 @@ from experiments.time_series import (
     RATES,
     Kept,
     Series,
+    Trained,
     count_of,
     error_of,
     label_of,
@@ -278,28 +279,27 @@ def test_training_keeps_the_best_step(monkeypatch):
     ],
 )
 def test_time_series_verdicts(line, encoder, want):
-    found = {"last value": [0, 1.3, 0]}
+    found = {"last value": Trained(0, 1.3, 0)}
     for name, errors in ((NLINEAR, line), (ENCODER, encoder)):
         rate = RATES[name][1]
-        found |= {label_of(name, rate, seed): [0, x, 150] for seed, x in enumerate(errors)}
-        found |= {label_of(name, RATES[name][0], 0): [0, 9, 150]} if errors else {}
+        found |= {label_of(name, rate, seed): Trained(0, x, 150) for seed, x in enumerate(errors)}
+        found |= {label_of(name, RATES[name][0], 0): Trained(0, 9, 150)} if errors else {}
     assert list(verdicts(rows_of(found)).values()) == want
     *_, table = parts_of(found)
     assert len(table.rows) == 1 + bool(line) + bool(encoder)
 
 
 def test_what_was_measured_is_not_measured_again(tmp_path):
-    path = tmp_path / "evidence.json"
     asked = []
 
     def ask():
         asked.append(1)
         return np.float32(0.5), 0.25, 150
 
-    assert Kept(path, "ab")("a", ask) == Kept(path, "ab")("a", ask) == (0.5, 0.25, 150)
+    assert Kept(tmp_path, "ab")("a", ask) == Kept(tmp_path, "ab")("a", ask) == (0.5, 0.25, 150)
     assert len(asked) == 1
     with pytest.raises(DataError, match="was measured on another series"):
-        Kept(path, "cd")
+        Kept(tmp_path, "cd")
 
 
 @pytest.mark.parametrize(
