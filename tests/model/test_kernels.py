@@ -277,10 +277,15 @@ def settings(smoothing, dtype="float32"):
     return LossSettings(smoothing, REAL_SIZE, dtype, block=1, replicas=2)
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_sums_and_gradient_are_those_of_the_equation(smoothing):
-    sums, gradient = loss_and_gradient(LOGITS, TARGETS, REAL, smoothing, REAL_SIZE)
-    found = jax.jit(lambda: fused_loss_and_gradient(LOGITS, TARGETS, REAL, settings(smoothing)))()
+@pytest.mark.parametrize(
+    ("smoothing", "kept"), [(0.0, "float32"), (0.1, "float32"), (0.1, "bfloat16")]
+)
+def test_sums_and_gradient_are_those_of_the_equation(smoothing, kept):
+    logits = jnp.asarray(LOGITS, kept)
+    sums, gradient = loss_and_gradient(
+        logits.astype("float32"), TARGETS, REAL, smoothing, REAL_SIZE
+    )
+    found = jax.jit(lambda: fused_loss_and_gradient(logits, TARGETS, REAL, settings(smoothing)))()
     assert 0 < sums.correct < sums.tokens
     for one, wanted in zip(found[0][:4], sums[:4], strict=True):
         np.testing.assert_allclose(one, wanted, rtol=1e-5)

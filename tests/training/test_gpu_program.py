@@ -7,6 +7,7 @@ One test reads the program for a CPU in the same way.
 import collections
 import functools
 import re
+from typing import Any
 
 import jax
 import pytest
@@ -30,7 +31,7 @@ PRODUCT = re.compile(rf"stablehlo\.dot_general.*: \({TENSOR}, {TENSOR}\) -> {TEN
 
 
 @functools.cache
-def lowered(dtype: str, kernel: str, platform: str, **train: int) -> jax.stages.Lowered:
+def lowered(dtype: str, kernel: str, platform: str, **train: Any) -> jax.stages.Lowered:
     """The step for a platform."""
     sizes = {"num_layers": LAYERS, "d_model": D_MODEL, "num_heads": HEADS, "d_ff": 96}
     config = ModelConfig(**sizes, dtype=dtype, attention_kernel=kernel)
@@ -43,7 +44,7 @@ def lowered(dtype: str, kernel: str, platform: str, **train: int) -> jax.stages.
 
 
 @functools.cache
-def exported(dtype: str, kernel: str = "plain", platform: str = "cuda", **train: int) -> list[str]:
+def exported(dtype: str, kernel: str = "plain", platform: str = "cuda", **train: Any) -> list[str]:
     """The lines of the step's StableHLO for a platform."""
     return lowered(dtype, kernel, platform, **train).as_text().split("\n")
 
@@ -103,6 +104,13 @@ def test_the_embedding_is_cast_once_and_not_in_the_loss_s_loop():
     loops = [n for n, line in enumerate(lines) if "stablehlo.while" in line]
     assert len(places) == 1 and len(loops) == 1
     assert places[0] < loops[0]
+
+
+def test_logits_in_bfloat16_are_never_there_in_float32():
+    logits = re.compile(rf"tensor<(1x4x48|192)x{PADDED}xf32>")  # 4 rows of 48 are a block
+    narrow = exported("bfloat16", kernel="fused", logits_dtype="bfloat16")
+    assert not any(logits.search(line) for line in narrow)
+    assert any(logits.search(line) for line in exported("bfloat16", kernel="fused"))
 
 
 def named_products(step: jax.stages.Lowered) -> tuple[list[str], collections.Counter[str]]:

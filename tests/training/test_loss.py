@@ -107,8 +107,8 @@ ROW_TARGETS = DRAW.integers(0, V, (ROWS, LENGTH))
 ROW_REAL = DRAW.random((ROWS, LENGTH)) < 0.7
 
 
-def projected(dtype="float32", block=LENGTH, replicas=1, scale=1.0):
-    settings = LossSettings(0.1, V, dtype, block, replicas)
+def projected(dtype="float32", block=LENGTH, replicas=1, scale=1.0, kept=None):
+    settings = LossSettings(0.1, V, dtype, block, replicas, logits_dtype=kept)
 
     def loss(x, table):
         wanted = jnp.asarray(ROW_TARGETS), jnp.asarray(ROW_REAL)
@@ -118,9 +118,10 @@ def projected(dtype="float32", block=LENGTH, replicas=1, scale=1.0):
     return jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))(X, TABLE)
 
 
-def directly(dtype="float32"):
+def directly(dtype="float32", kept="float32"):
     def loss(x, table):
         logits = output_logits(x, table, dtype)
+        logits += jax.lax.stop_gradient(logits.astype(kept).astype("float32") - logits)
         sums, _ = loss_and_gradient(logits, jnp.asarray(ROW_TARGETS), jnp.asarray(ROW_REAL), 0.1, V)
         return sums.smoothed_nats, sums
 
@@ -137,6 +138,15 @@ def test_a_loss_in_blocks_is_that_of_all_logits_and_so_are_its_gradients(block, 
     np.testing.assert_allclose(numbers(sums), numbers(want_sums), rtol=1e-6)
     for mine, theirs in zip(got, want, strict=True):
         assert relative_error(np.asarray(mine), np.asarray(theirs)) < 1e-6
+
+
+def test_rounded_logits_are_rounded_once_and_passed_by_gradients():
+    (_, want_sums), want = directly(kept="bfloat16")
+    (_, sums), got = projected(kept="bfloat16")
+    np.testing.assert_allclose(numbers(sums), numbers(want_sums), rtol=1e-6)
+    for mine, theirs in zip(got, want, strict=True):
+        assert relative_error(np.asarray(mine), np.asarray(theirs)) < 1e-6
+    assert numbers(sums).tolist() != numbers(directly()[0][1]).tolist()
 
 
 def test_the_gradient_of_a_multiple_is_that_multiple():

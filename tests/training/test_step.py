@@ -1,5 +1,6 @@
 """One update: against a hand-written one, when it is skipped, and split into any parts."""
 
+import dataclasses
 import functools
 import threading
 import types
@@ -345,6 +346,21 @@ def test_bfloat16_keeps_a_float32_state_and_nearly_the_loss():
         losses[dtype] = float(jax.jit(make_loss_fn(model, 0.1))(params, batch).smoothed_nats)
     assert losses["bfloat16"] == pytest.approx(losses["float32"], rel=0.01)
     assert losses["bfloat16"] != losses["float32"]
+
+
+def test_an_update_rounds_its_logits_if_it_is_asked_to():
+    batch = lay_out(random_pairs(0, LENGTHS), PACKED, 18, 16)
+    nats = []
+    for kept in ("float32", "bfloat16"):
+        config = Config(
+            model=ModelConfig(**SIZES, dtype="bfloat16"),
+            train=dataclasses.replace(TRAIN, logits_dtype=kept),
+        )
+        model = make_model(config.model, VOCABULARY)
+        optimizer = make_optimizer(config.train, config.model.d_model)
+        step = jax.jit(make_train_step(model, optimizer, config.train))
+        nats.append(float(step(init_state(0, model, optimizer), batch).window.nats))
+    assert nats[1] == pytest.approx(nats[0], rel=1e-3) and nats[1] != nats[0]
 
 
 def test_the_first_state_follows_from_the_seed_alone():

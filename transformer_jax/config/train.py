@@ -217,6 +217,13 @@ class TrainConfig:
         mutable=True,
         at_least=1,
     )
+    logits_dtype: str = key(
+        "float32",
+        "in which training's loss reads the logits, whose product adds in float32; in bfloat16 a "
+        "GPU moves less memory (docs/speed.md). Validation stays in float32",
+        choices=("float32", "bfloat16"),
+        read_with=("model.dtype=bfloat16",),
+    )
     max_skipped: int = key(
         10, "non-finite updates in a row after which training stops", mutable=True, at_least=1
     )

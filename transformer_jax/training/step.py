@@ -47,6 +47,7 @@ def make_loss_fn(
     method: str = "loss",
     full_context: bool = False,
     sharpness: float = 1.0,
+    logits_dtype: str | None = None,
 ) -> LossFn:
     """Returns (params, batch, rows_B, dropout_key, baseline) -> LossSums.
 
@@ -63,12 +64,13 @@ def make_loss_fn(
         loss.
       full_context: whether a second pass of the decoder, which sees the whole target, aligns.
       sharpness: train.sharpness, for an objective on drawn translations.
+      logits_dtype: type in which the logits are kept; None: that of their sums.
       method: "loss", or "loss_and_watched", which returns (LossSums, watched attention weights).
     """
     size, dtype = model.sizes.target, model.config.dtype
     losses = tuple((auxiliary or {}).items())
     settings = LossSettings(
-        smoothing, size, dtype, block, replicas, losses, full_context, sharpness
+        smoothing, size, dtype, block, replicas, losses, full_context, sharpness, logits_dtype
     )
 
     def loss_fn(
@@ -137,6 +139,7 @@ def make_train_step(
         losses,
         full_context=train.alignment_context == "full",
         sharpness=train.sharpness,
+        logits_dtype=train.logits_dtype,
     )
     update = make_update(optimizer, train.max_skipped, train.elastic_weight)
     objective = objective_of(losses)

@@ -53,7 +53,9 @@ def make_two_way_loss(
     losses = loss_weights(train)
     smoothing = train.label_smoothing
     method = "loss_and_watched"
-    loss_fn: Any = make_loss_fn(model, smoothing, block, replicas, losses, method)
+    loss_fn: Any = make_loss_fn(
+        model, smoothing, block, replicas, losses, method, logits_dtype=train.logits_dtype
+    )
     gamma = train.agreement_weight
 
     def two_way_loss(

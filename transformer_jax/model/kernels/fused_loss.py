@@ -41,7 +41,7 @@ def fused_loss_and_gradient(
     """The sums and the gradient of `loss_and_gradient`, the gradient in the settings' type.
 
     Args:
-      logits_RbLV: float32, with the vocabulary in one piece; the padding's entries are ignored.
+      logits_RbLV: with the vocabulary in one piece; the padding's entries are ignored.
       targets_RbL: subwords to predict.
       real_RbL: booleans, False = padding.
       settings: smoothing, size of the vocabulary and type.
@@ -104,7 +104,8 @@ def _loss_kernel(
 
     def read(number: Any) -> tuple[Array, Array, Array]:
         column_1c = (number * turn + jnp.arange(turn))[None]
-        return logits_ref[:, pl.ds(number * turn, turn)], column_1c, column_1c < size
+        logits_nc = logits_ref[:, pl.ds(number * turn, turn)].astype(jnp.float32)
+        return logits_nc, column_1c, column_1c < size
 
     def add(number: Any, carry: tuple[Array, ...]) -> tuple[Array, ...]:
         highest_n, sum_n, target_n, total_n = carry

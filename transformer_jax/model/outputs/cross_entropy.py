@@ -30,6 +30,7 @@ class LossSettings(NamedTuple):
     auxiliary: tuple[tuple[str, float], ...] = ()  # names and weights of auxiliary losses
     full_context: bool = False  # whether a second pass over the whole target learns to align
     sharpness: float = 1.0  # of risk's distribution over drawn translations
+    logits_dtype: str | None = None  # in which the logits are kept; None: that of their sums
 
     @property
     def on_logits(self) -> dict[str, float]:

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.model.interfaces import LossSums
+from transformer_jax.model.layers.matrix_products import sum_type
 from transformer_jax.model.outputs.cross_entropy import PAD_LOGIT, LossSettings
 from transformer_jax.model.outputs.loss_blocks import BlockLoss, Parts, loss_by_blocks
 from transformer_jax.model.outputs.softmax_output import output_logits
@@ -126,7 +127,8 @@ def _block_loss(
     log_weights_RbLC, log_pointed_RbL = others
     targets, real, *_ = fixed
     epsilon, size = settings.smoothing, settings.vocabulary_size
-    logits = output_logits(x_RbLCD, table_VD, settings.dtype)
+    logits = output_logits(x_RbLCD, table_VD, settings.dtype, settings.logits_dtype)
+    logits = logits.astype(sum_type(settings.dtype))
     column_V = jnp.arange(logits.shape[-1])
     logits = jnp.where(column_V < size, logits, PAD_LOGIT)
     log_probs = jax.nn.log_softmax(logits)

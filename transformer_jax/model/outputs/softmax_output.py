@@ -44,13 +44,14 @@ from transformer_jax.text.encoded import Taught
 BIAS_FEATURES = 8  # matrix units are fast if the features are a multiple of 8
 
 
-def output_logits(x_BLD: Array, table_VD: Array, dtype: str) -> Array:
-    """x E^T, float32 `[batch, length, vocabulary]`; the entries of padding have no meaning.
+def output_logits(x_BLD: Array, table_VD: Array, dtype: str, kept: str | None = None) -> Array:
+    """x E^T, `[batch, length, vocabulary]`; the entries of padding have no meaning.
 
     Args:
       x_BLD: the decoder's output; any number of axes may be before the features.
       table_VD: the output embedding `[vocabulary, d_model]`.
       dtype: type of the product's operands.
+      kept: type of the result, which is rounded once; None: that of the sums, float32.
 
     Source: Vaswani et al. 2017, section 3.4.
     """
@@ -58,7 +59,7 @@ def output_logits(x_BLD: Array, table_VD: Array, dtype: str) -> Array:
         "...D,VD->...V",
         x_BLD.astype(dtype),
         table_VD.astype(dtype),
-        preferred_element_type=sum_type(dtype),
+        preferred_element_type=kept or sum_type(dtype),
     )
     lengths = (None,) * (logits_BLV.ndim - 2)
     return constrain(logits_BLV, BATCH, *lengths, VOCABULARY)
@@ -107,11 +108,12 @@ def _block_loss(
     block: tuple[Array, Any, Any], table_VD: Array, settings: LossSettings
 ) -> BlockLoss:
     x_RbLD, _, (targets_RbL, real_RbL, taught) = block
-    logits_RbLV = output_logits(x_RbLD, table_VD, settings.dtype)
+    logits_RbLV = output_logits(x_RbLD, table_VD, settings.dtype, settings.logits_dtype)
     weights = settings.on_logits
 
     def plain(logits_RbLV: Array, targets_RbL: Array, real_RbL: Array) -> tuple[LossSums, Array]:
         size = settings.vocabulary_size
+        logits_RbLV = logits_RbLV.astype(sum_type(settings.dtype))
         sums, gradient_RbLV = loss_and_gradient(
             logits_RbLV, targets_RbL, real_RbL, settings.smoothing, size
         )
@@ -145,7 +147,8 @@ def _weighted_block(
     block: tuple[Array, Any, Any], table_VD: Array, settings: LossSettings
 ) -> BlockLoss:
     x_RbLD, _, (targets_RbL, weights_RbL) = block
-    logits_RbLV = output_logits(x_RbLD, table_VD, settings.dtype)
+    logits_RbLV = output_logits(x_RbLD, table_VD, settings.dtype, settings.logits_dtype)
+    logits_RbLV = logits_RbLV.astype(sum_type(settings.dtype))
     sums, gradient_RbLV = loss_and_gradient(
         logits_RbLV, targets_RbL, weights_RbL, settings.smoothing, settings.vocabulary_size
     )
