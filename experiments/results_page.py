@@ -26,10 +26,8 @@ from transformer_jax.tables.statistics import METRICS, of_row, text_of
 from transformer_jax.use.command_line import exit_status, parse_experiment
 
 PAGE = Path("docs/results.md")
-BLOCK = re.compile(
-    r"^<!-- (?P<kind>results|verdicts): (?P<folder>\S+)(?P<rest>.*?) -->\n.*?^<!-- end -->$",
-    re.MULTILINE | re.DOTALL,
-)
+BLOCK = re.compile(r"<!-- (results|verdicts): (\S+) ?(.*) -->")
+END = "<!-- end -->"
 VERDICTS = re.compile(r"^## Verdicts.*?\n\n(?P<table>(?:\|.*\n)+)", re.MULTILINE)
 
 
@@ -47,15 +45,28 @@ def rendered(page: Path) -> str:
     """The page with its tables made from the results beside it.
 
     Raises:
-      DataError: a table's results are not there.
+      DataError: a table's results are not there, or a comment begins or ends no table.
     """
-    return BLOCK.sub(lambda found: _block(found, page.parent / "results"), read_utf8(page))
-
-
-def _block(found: re.Match[str], results: Path) -> str:
-    make = {"results": _metrics, "verdicts": _verdicts}[found["kind"]]
-    first = found[0].partition("\n")[0]
-    return f"{first}\n{make(results / found['folder'], found['rest'].split())}<!-- end -->"
+    make = {"results": _metrics, "verdicts": _verdicts}
+    found, opened = list[str](), ""  # the comment before a table that has no end yet
+    for number, line in enumerate(read_utf8(page).replace("\r\n", "\n").split("\n"), 1):
+        if line.startswith("<!--"):
+            block = BLOCK.fullmatch(line)
+            if not (line == END if opened else block):
+                raise DataError(
+                    f"{page}, line {number}: {line} is not {END if opened else 'known'}. A table "
+                    f"is between <!-- results: or verdicts: NAME/SCALE ... --> and {END}."
+                )
+            if block:
+                kind, folder, rest = block.groups()
+                line += "\n" + make[kind](page.parent / "results" / folder, rest.split())[:-1]
+            opened = "" if opened else line
+        elif opened:
+            continue
+        found.append(line)
+    if opened:
+        raise DataError(f"{page}: {opened.partition(chr(10))[0]} has no {END} after it.")
+    return "\n".join(found)
 
 
 def _metrics(folder: Path, metrics: list[str]) -> str:
@@ -63,6 +74,8 @@ def _metrics(folder: Path, metrics: list[str]) -> str:
     lines = read_results(folder)
     if not lines:
         raise DataError(f"{folder}/results.jsonl has no results.")
+    if unknown := [name for name in metrics if name not in METRICS]:
+        raise DataError(f"{unknown[0]!r} is no metric of {folder}: {', '.join(METRICS)}.")
     name, scale = folder.parts[-2:]
     experiment: Experiment = importlib.import_module(f"experiments.{name}").EXPERIMENT
     label = experiment.scales[scale].label

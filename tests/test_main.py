@@ -1,5 +1,6 @@
 """The command line: the calls of commands, exit status, one line for an error."""
 
+import _thread
 import errno
 import importlib
 import importlib.metadata
@@ -305,13 +306,17 @@ def test_of_errors_that_nobody_can_catch_only_those_of_orbax_are_hidden(monkeypa
         set_up_logs()
     errors = [RuntimeError("Event loop is closed"), RuntimeError("something else")]
     for error in errors:
-        sys.unraisablehook(types.SimpleNamespace(exc_value=error, object=None))
+        sys.unraisablehook(types.SimpleNamespace(exc_type=None, exc_value=error, object=None))
     for file in ("/site-packages/orbax/checkpoint/x.py", "/home/orbax.py"):
         errors.append(RuntimeError(file))
         code = types.SimpleNamespace(cr_code=types.SimpleNamespace(co_filename=file))
-        sys.unraisablehook(types.SimpleNamespace(exc_value=errors[-1], object=code))
+        sys.unraisablehook(types.SimpleNamespace(exc_type=None, exc_value=errors[-1], object=code))
     assert [unraisable.exc_value for unraisable in reported] == [errors[1], errors[3]]
     assert sys.unraisablehook.other == reported.append
+    again = []
+    monkeypatch.setattr(_thread, "interrupt_main", lambda: again.append(1))
+    sys.unraisablehook(types.SimpleNamespace(exc_type=KeyboardInterrupt))
+    assert again == [1] and len(reported) == 2
 
 
 # In a process of its own -----------------------------------------------------------------------

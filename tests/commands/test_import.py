@@ -15,7 +15,7 @@ from tests.commands.test_translate import answers
 from tests.interop import marian_by_hand as marian
 from tests.interop.test_huggingface import ONE, write_folder
 from transformer_jax.commands.import_model import write_run
-from transformer_jax.interop.marian import read_yml
+from transformer_jax.interop.vocabulary_yml import read_vocabulary_yml
 from transformer_jax.runs.metrics import read_metrics
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.vocabulary import EOS
@@ -69,7 +69,7 @@ def test_scores_of_translations_are_those_of_marian_s_formula(kind):
     lines = loaded.line_translator()
     arrays = marian.arrays_of(folder)
     files = sorted(folder.glob("*.vocab.yml"))
-    theirs = [read_yml(file) for file in (files[0], files[-1])]
+    theirs = [read_vocabulary_yml(file) for file in (files[0], files[-1])]
     encoded = lines.encode(source)
     for ids, (best,) in zip(encoded, loaded.translator.translate(encoded), strict=True):
         own = loaded.vocabulary.pieces(ids), loaded.vocabulary.target.pieces(best.ids)

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import shutil
 import statistics
 from pathlib import Path
 
@@ -67,6 +68,28 @@ def test_results_that_are_not_there_are_one_line(kind, tmp_path, in_checkout, mo
         assert results_page.main() == 2
         error = capsys.readouterr().err
         assert message in error and error.count("\n") == 1 and "old" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("<!-- end -->\n", "", "results.md: <!-- results: scores/small bleu --> has no <!-- end"),
+        ("old", "<!-- verdicts: scores/small -->", "line 4: .* is not <!-- end -->"),
+        ("results:", "result:", "line 3: <!-- result: scores/small bleu --> is not known"),
+        ("bleu", "belu", "'belu' is no metric of .*scores/small: perplexity, "),
+        ("After", "<!-- end --> no", "line 7: <!-- end --> no. is not known"),
+    ],
+)
+def test_a_comment_that_makes_no_table_is_refused(old, new, message, tmp_path, in_checkout):
+    shutil.copytree(ROOT / "docs/results/scores", tmp_path / "results/scores")
+    page = page_of(tmp_path, "results: scores/small bleu")
+    whole = rendered(page)
+    page.write_text(page.read_text().replace("\n", "\r\n"), newline="")
+    assert rendered(page) == whole
+    page = page_of(tmp_path, "results: scores/small bleu")
+    page.write_text(page.read_text().replace(old, new))
+    with pytest.raises(DataError, match=message):
+        rendered(page)
 
 
 # The figure of all parts -------------------------------------------------------------------------

@@ -11,7 +11,8 @@ import sentencepiece
 from tests.fixtures.tiny import lay_out, model_inputs, of_each_pair, relative_error
 from tests.interop import marian_by_hand as marian
 from transformer_jax.errors import UserError
-from transformer_jax.interop.marian import read_marian, read_yml
+from transformer_jax.interop.marian import read_marian
+from transformer_jax.interop.vocabulary_yml import read_vocabulary_yml
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.text.bundle import packed
 from transformer_jax.text.vocabulary import BOS, EOS, PAD, UNK, Sizes, TableVocabulary
@@ -285,19 +286,20 @@ def test_a_vocabulary_file_is_read_as_yaml_would_without_its_surprises(tmp_path)
         "01": "01", '"\\x86"': "\x86", ":": ":", f"? {'x' * 200}\n": "x" * 200, '"\\\\"': "\\",
         '"\\u2581\\U0001F600"': "▁\U0001f600", "▁": "▁", '"\\N"': "\x85", '"\\L"': "\u2028",
         '"\\P"': "\u2029", '"\\_"': "\xa0", '"\\v"': "\v", '"\\f"': "\f", "N": "N",
+        "a\u2028b": "a\u2028b", "\x7f": "\x7f",  # YAML 1.1 forbids them, or ends lines there
     }  # fmt: skip
     lines = [f"{written}: {i}\n" for i, written in enumerate(pieces)]
     path.write_text("".join(lines), encoding="utf-8")
-    assert read_yml(path) == list(pieces.values())
+    assert read_vocabulary_yml(path) == list(pieces.values())
     path.write_text("a: 0\nb: 2\n")
     with pytest.raises(UserError, match="not 0, 1, 2"):
-        read_yml(path)
+        read_vocabulary_yml(path)
     path.write_text("a: 0\nb: 1\nc: 0\n")
-    with pytest.raises(UserError, match="ids of its 3 pieces are not 0, 1, 2"):
-        read_yml(path)
+    with pytest.raises(UserError, match="line 3: an earlier line has the id 0 too"):
+        read_vocabulary_yml(path)
     path.write_text("a: 0\nb\n")
-    with pytest.raises(UserError, match="its lines are not PIECE: ID .*line 3"):
-        read_yml(path)
+    with pytest.raises(UserError, match="line 2: 'b' is not PIECE: ID"):
+        read_vocabulary_yml(path)
 
 
 def test_an_array_that_the_options_do_not_know_is_refused(tmp_path):

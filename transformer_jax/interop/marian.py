@@ -14,7 +14,6 @@ import yaml
 
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.errors import DataError, UserError
-from transformer_jax.files import read_utf8
 from transformer_jax.interop.block import ATTENTIONS, Weights
 from transformer_jax.interop.imported import (
     Imported,
@@ -28,6 +27,7 @@ from transformer_jax.interop.imported import (
     unsupported,
     whole,
 )
+from transformer_jax.interop.vocabulary_yml import read_vocabulary_yml
 from transformer_jax.text.bundle import Bundle
 
 OPTIONS = "special:model.yml"
@@ -252,24 +252,7 @@ def _pieces_of(path: Path) -> list[str]:
         return [model.id_to_piece(i) for i in range(model.vocab_size())]
     if ".fsv" in path.suffixes:
         raise UserError(f"{path} is a factored vocabulary, which cannot be imported.")
-    return read_yml(path)
-
-
-def read_yml(path: Path) -> list[str]:
-    """The pieces by id of a vocabulary .yml, whose lines are `PIECE: ID`.
-
-    Raises:
-      DataError: it is no such file, or the ids are not 0, 1, 2, ...
-    """
-    try:
-        table = yaml.load(read_utf8(path), yaml.CBaseLoader)  # to which all is text: no, 01, 1
-        ids = {int(i): piece for piece, i in table.items()}
-    except (yaml.YAMLError, AttributeError, TypeError, ValueError) as error:
-        words = " ".join(str(error).split())
-        raise DataError(f"{path}: its lines are not PIECE: ID ({words}).") from None
-    if sorted(ids) != [*range(len(table))]:
-        raise DataError(f"{path}: the ids of its {len(table)} pieces are not 0, 1, 2, ...")
-    return [ids[i] for i in range(len(ids))]
+    return read_vocabulary_yml(path)
 
 
 def _special(pieces: Sequence[str], path: Path) -> Special:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from transformer_jax.errors import RunError
-from transformer_jax.files import write_atomically
+from transformer_jax.files import each_once, write_atomically
 from transformer_jax.runs.weights_and_biases import WandbWriter
 
 FILE = "metrics.jsonl"
@@ -336,7 +336,7 @@ def _whole_lines(path: Path) -> list[tuple[bytes, dict[str, Any]]]:
 
 def _parse(line: bytes, path: Path, at: int) -> dict[str, Any]:
     try:
-        record = json.loads(line.decode())
+        record = json.loads(line.decode(), object_pairs_hook=each_once)
         if not isinstance(record["step"], int) or not isinstance(record["kind"], str):
             raise TypeError
         values = {name: value for name, value in record.items() if name != "kind"}

@@ -109,7 +109,10 @@ def make_app(
                 raise Refused(400, "Everything is in the JSON body: leave out what follows the ?.")
             body = await _read(request, limits)
             asked = parse(body, limits, model)
-            return to_json(200, await asyncio.wrap_future(worker.ask(asked)))
+            try:
+                return to_json(200, await asyncio.wrap_future(worker.ask(asked)))
+            except asyncio.CancelledError:  # by uvicorn, END_SECONDS after a signal
+                raise Refused(503, "The server has ended before the answer was ready.") from None
 
         return answer
 

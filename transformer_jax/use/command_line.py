@@ -3,6 +3,7 @@
 Nothing heavy is imported here, so that `--help` is fast.
 """
 
+import _thread
 import contextlib
 import errno
 import logging
@@ -284,9 +285,9 @@ def set_up_logs(quiet: bool = False) -> None:
     - absl and asyncio, through which Orbax logs, show fatal errors only: Orbax warns of each
       checkpoint without a score, and prints a traceback of each failed save, which it also raises
       and runs/checkpoints.py reports in one line.
-    - sys.unraisablehook leaves out two errors: after a failed save, TensorStore may call an event
-      loop that Orbax has closed; if a checkpoint cannot be restored, Orbax raises the error of one
-      array and never collects those of the others.
+    - sys.unraisablehook lets a lost Ctrl-C come again, and leaves out two errors: after a failed
+      save, TensorStore may call an event loop that Orbax has closed; if a checkpoint cannot be
+      restored, Orbax raises the error of one array and never collects those of the others.
     - The root logger and those of other packages stay as they are: Python prints their warnings.
 
     Args:
@@ -348,12 +349,17 @@ def shown_log() -> Iterator[None]:
 
 
 class UnraisableHook(NamedTuple):
-    """An unraisablehook that does not report what Orbax has left behind."""
+    """An unraisablehook that does not report what Orbax has left behind, and loses no Ctrl-C."""
 
     other: Callable[[Any], object]  # the hook that reports everything else
 
     def __call__(self, unraisable: Any) -> None:
-        """Reports an error that no caller can catch."""
+        """Reports an error that no caller can catch; Ctrl-C, in JAX's part of a garbage collection,
+        comes again.
+        """
+        if unraisable.exc_type is KeyboardInterrupt:
+            _thread.interrupt_main()
+            return
         code = getattr(unraisable.object, "cr_code", None)  # of a coroutine
         if str(unraisable.exc_value) == "Event loop is closed":
             return
