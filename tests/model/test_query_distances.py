@@ -17,10 +17,10 @@ from transformer_jax.model.attention.normalizers import softmax
 from transformer_jax.model.attention.windows import Blocks
 from transformer_jax.model.positions.contextual import CONTEXTUAL, between
 from transformer_jax.model.positions.query_distances import (
+    Pairs,
     in_row,
     products,
     spread_in_row,
-    with_term,
 )
 
 B, L, H, K, REACH = 2, 6, 3, 4, 2
@@ -62,7 +62,11 @@ def test_attention_equals_a_loop_over_every_pair(name):
     query, key, value, vectors = map(jnp.float32, (query, key, value, vectors))
     of_keys = in_row(Blocks(L, L))
     params = {"contextual_keys": vectors}
-    normalize = with_term(CONTEXTUAL, params, query * K**-0.5, of_keys, softmax)
+
+    def normalize(scores, mask):
+        pairs = Pairs(query * K**-0.5, scores, mask, of_keys)
+        return softmax(scores + CONTEXTUAL.term(params, pairs), mask)
+
     heads, got = attend(query, key, value, mask[None, None], normalize=normalize)
     assert relative_error(got, want) < 1e-6
     assert CONTEXTUAL.values(params, heads, got, of_keys) is heads

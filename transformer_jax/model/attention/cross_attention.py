@@ -22,17 +22,16 @@ from transformer_jax.model.attention.combinations import COMBINATIONS, Reading, 
 from transformer_jax.model.attention.cross_normalizers import (
     NOISY,
     STATELESS,
-    RowFacts,
     name_of,
+    normal_noise,
     stateful,
-    weights_with_state,
 )
 from transformer_jax.model.attention.hard_attention import Sampled, with_draw
 from transformer_jax.model.attention.memories import SIZES as MEMORY_SIZES
 from transformer_jax.model.attention.multi_head import attend
 from transformer_jax.model.attention.normalizers import Normalize
 from transformer_jax.model.attention.patterns import cross_patterns
-from transformer_jax.model.attention.stateful_normalizers import Scored, Source
+from transformer_jax.model.attention.stateful_normalizers import Scored, Source, weights_of_all
 from transformer_jax.model.axes import BATCH, zeros
 from transformer_jax.model.interfaces import (
     Attended,
@@ -131,13 +130,16 @@ class CrossAttention(AttentionSublayer):
         if self.stateful is None:
             return self._stateless(noise_source)
         part = self.stateful
-        row = RowFacts(context.place.positions == 0, noise_source)
+        begins_BL = context.place.positions == 0
         source = Source(attended.encoded_BME, attended.source.words)
         features = part.prepare(self.normalizer_params, source)
 
         def normalize(scores_BHLM: Array, mask: Array) -> Array:
             scored = Scored(scores_BHLM, mask, query_BLHK, features, context.inputs_BLD)
-            return weights_with_state(part, self.normalizer_params, scored, row)
+            if part.expected is None or noise_source is None:
+                return weights_of_all(part, self.normalizer_params, scored, begins_BL)
+            noise_BHLM = normal_noise(noise_source, scores_BHLM.shape)
+            return part.expected(self.normalizer_params, scored, begins_BL, noise_BHLM)
 
         return normalize
 

@@ -9,7 +9,6 @@ Dimension key
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +24,7 @@ from transformer_jax.model.attention.normalizers import (
     masked,
     softmax,
 )
-from transformer_jax.model.attention.stateful_normalizers import Scored, Stateful, weights_of_all
+from transformer_jax.model.attention.stateful_normalizers import Stateful
 from transformer_jax.model.interfaces import Params
 from transformer_jax.model.layers.dropout import NoiseSource, standard_gumbel, uniform_noise
 
@@ -87,26 +86,6 @@ def stateful(config: ModelConfig) -> Stateful | None:
         return ATTENTION_MEMORIES[config.attention_memory]
     make = MONOTONIC.get(name_of(config))
     return None if make is None else make(config)
-
-
-class RowFacts(NamedTuple):
-    """What a normalizer with a state asks about a row."""
-
-    begins_BL: Array  # True at the first position of each sentence
-    noise_source: NoiseSource | None  # None: not in training
-
-
-def weights_with_state(
-    normalizer: Stateful, params: Params, scored: Scored, row: RowFacts
-) -> Array:
-    """Weights of all target positions `[batch, heads, tgt_len, src_len]`.
-
-    In training, a normalizer that chooses source positions gives expectations.
-    """
-    if normalizer.expected is None or row.noise_source is None:
-        return weights_of_all(normalizer, params, scored, row.begins_BL)
-    noise_BHLM = normal_noise(row.noise_source, scored.scores_HM.shape)
-    return normalizer.expected(params, scored, row.begins_BL, noise_BHLM)
 
 
 def normal_noise(noise_source: NoiseSource, shape: tuple[int, ...]) -> Array:

@@ -68,16 +68,6 @@ def with_draw(normalize: Normalize, noise_source: NoiseSource, found: list[Sampl
     return one_position
 
 
-def loss_by_position(
-    x_BLD: Array, table_VD: Array, target: Packed, settings: LossSettings
-) -> tuple[LossSums, Array]:
-    """The softmax's loss, and each position's part of it `[batch, tgt_len]`, without a gradient."""
-    # A mixture of one component, whose weight is 1, has the loss of each position.
-    log_weight_BLC = jnp.zeros((*target.ids.shape, 1), sum_type(x_BLD.dtype))
-    mixture = Mixture(x_BLD[..., None, :], log_weight_BLC, None)
-    return mixture_loss(mixture, table_VD, target.ids, target.segments != 0, settings)
-
-
 def reinforced(log_probability_BL: Array, nats_BL: Array, baseline: Array, target: Packed) -> Array:
     """The REINFORCE term: the loss of what was drawn, times how likely the draw was.
 
@@ -126,7 +116,11 @@ def reinforce(
     encoded_BME = model.encode(batch.src, rows_B)
     x_BLD, sampled = model.decode(encoded_BME, batch.src, target, rows_B, draws=True)
     x_BLD = model.out().widened(x_BLD)
-    sums, nats_BL = loss_by_position(x_BLD, model.output_table(), batch.tgt, settings)
+    # A mixture of one component, whose weight is 1, has the loss of each position.
+    log_weight_BLC = jnp.zeros((*x_BLD.shape[:2], 1), sum_type(x_BLD.dtype))
+    mixture = Mixture(x_BLD[..., None, :], log_weight_BLC, None)
+    tgt, table_VD = batch.tgt, model.output_table()
+    sums, nats_BL = mixture_loss(mixture, table_VD, tgt.ids, tgt.segments != 0, settings)
     losses = weighted_losses(settings.auxiliary, sampled.weights, None, batch)
-    losses[REINFORCE] = reinforced(sampled.log_probability_BL, nats_BL, baseline, batch.tgt)
+    losses[REINFORCE] = reinforced(sampled.log_probability_BL, nats_BL, baseline, tgt)
     return sums._replace(auxiliary=losses), sampled.weights

@@ -43,7 +43,7 @@ from transformer_jax.model.kernels.choices import Keys, Queries
 from transformer_jax.model.layers.dropout import Drop, kept, weight_dropout
 from transformer_jax.model.positions import query_distances
 from transformer_jax.model.positions.choices import POSITIONS
-from transformer_jax.model.positions.query_distances import Distances
+from transformer_jax.model.positions.query_distances import Distances, Pairs
 
 
 class SelfAttention(AttentionSublayer):
@@ -96,12 +96,15 @@ class SelfAttention(AttentionSublayer):
     def _normalize(self, query_BLHK: Array, key_distances: Distances) -> Normalize:
         """(scores, mask) -> weights, with the term of the layer's positions if they have one."""
         normalize = self.normalizer.of(self.config, self.normalizer_params, None)
-        if self.by_query is None:
+        if (by_query := self.by_query) is None:
             return normalize
         scaled_BLHK = query_BLHK * self.factor()
-        return query_distances.with_term(
-            self.by_query, self.position_params, scaled_BLHK, key_distances, normalize
-        )
+
+        def with_term(scores_BHLM: Array, mask: Array) -> Array:
+            pairs = Pairs(scaled_BLHK, scores_BHLM, mask, key_distances)
+            return normalize(scores_BHLM + by_query.term(self.position_params, pairs), mask)
+
+        return with_term
 
     def _with_values(
         self, heads_BLHV: Array, weights_BHLM: Array, key_distances: Distances, drop: Drop = kept

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model.attention.normalizers import Normalize
 from transformer_jax.model.attention.windows import Blocks
 from transformer_jax.model.axes import Parameter
 from transformer_jax.model.interfaces import Params
@@ -74,33 +73,6 @@ def products(query_BLHK: Array, vectors_CK: Array) -> Array:
     return jnp.einsum("BLHK,CK->BHLC", query_BLHK, vectors_CK, preferred_element_type=wide)
 
 
-def with_term(
-    kind: QueryPositions,
-    params: Params,
-    query_BLHK: Array,
-    distances: Distances,
-    normalize: Normalize,
-) -> Normalize:
-    """A function that adds the kind's term to the scores, and then calls `normalize`.
-
-    Args:
-      kind: its `term` is added.
-      params: its parameters.
-      query_BLHK: queries times the factor of the score `[batch, query_len, heads, d_k]`.
-      distances: of the call's keys.
-      normalize: (scores, mask) -> weights.
-
-    Returns:
-      (scores, mask) -> weights.
-    """
-
-    def normalized(scores_BHLM: Array, mask: Array) -> Array:
-        pairs = Pairs(query_BLHK, scores_BHLM, mask, distances)
-        return normalize(scores_BHLM + kind.term(params, pairs), mask)
-
-    return normalized
-
-
 def in_row(blocks: Blocks) -> Distances:
     """The distances of training, where key m of query l has the distance m - l - blocks.behind."""
     return Distances(
@@ -114,9 +86,13 @@ def in_cache(distance_BM: Array) -> Distances:
     Args:
       distance_BM: position of the key minus that of the queries, int `[batch, key_len]`.
     """
-    return Distances(
-        lambda: distance_BM[:, None], lambda x_BHLC: spread_in_cache(x_BHLC, distance_BM)
-    )
+
+    def spread(x_BHLC: Array) -> Array:
+        reach = x_BHLC.shape[3] // 2
+        number_BM = jnp.clip(distance_BM, -reach, reach) + reach
+        return jnp.take_along_axis(x_BHLC, number_BM[:, None, None], axis=3)
+
+    return Distances(lambda: distance_BM[:, None], spread)
 
 
 def spread_in_row(x_BHLC: Array, keys: int, behind: int = 0) -> Array:
@@ -146,18 +122,3 @@ def spread_in_row(x_BHLC: Array, keys: int, behind: int = 0) -> Array:
     width = queries + keys - 1
     flat = flat[..., queries - 1 : queries - 1 + queries * width]
     return flat.reshape(*x_BHLC.shape[:2], queries, width)[..., :keys]
-
-
-def spread_in_cache(x_BHLC: Array, distance_BM: Array) -> Array:
-    """The `Spread` of search.
-
-    Args:
-      x_BHLC: a number for each query and distance.
-      distance_BM: position of the key minus that of the queries, int `[batch, key_len]`.
-
-    Returns:
-      `[batch, heads, query_len, key_len]`.
-    """
-    reach = x_BHLC.shape[3] // 2
-    number_BM = jnp.clip(distance_BM, -reach, reach) + reach
-    return jnp.take_along_axis(x_BHLC, number_BM[:, None, None], axis=3)

@@ -4,8 +4,6 @@ Dimension key
   B batch   M length   H d_hidden   G gates, 3 H   I inputs, O outputs
 """
 
-from typing import NamedTuple
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -40,36 +38,13 @@ def whole(weights_IO: Array) -> Array:
     return constrain(weights_IO, None, None)
 
 
-class Gates(NamedTuple):
-    """The matrices `[d_hidden, d_hidden]` that a gated unit applies to its last state."""
+class GatedUnit(nn.Module):
+    """A gated recurrent unit: the next state is (1 - z) s + z tanh(W x + U (r s)).
 
-    update_HH: Array
-    reset_HH: Array
-    candidate_HH: Array
-
-
-def gated_update(state: Array, inputs: Array, gates: Gates, dtype: str) -> Array:
-    """The next state (1 - z) s + z tanh(W x + U (r s)), float32 `[..., d_hidden]`.
-
-    z = sigmoid(W_z x + U_z s) updates, r = sigmoid(W_r x + U_r s) resets.
-
-    Args:
-      state: s, the last state `[..., d_hidden]`.
-      inputs: W_z x, W_r x and W x, with their biases, side by side `[..., 3 d_hidden]`.
-      gates: U_z, U_r and U.
-      dtype: type of the products' operands.
+    z = sigmoid(W_z x + U_z s) updates, r = sigmoid(W_r x + U_r s) resets; s is the last state.
 
     Source: Bahdanau et al. 2015, appendix A.1.1; Cho et al. 2014.
     """
-    to_update, to_reset, to_candidate = jnp.split(inputs, 3, axis=-1)
-    update = jax.nn.sigmoid(to_update + project(state, gates.update_HH, dtype))
-    reset = jax.nn.sigmoid(to_reset + project(state, gates.reset_HH, dtype))
-    candidate = jnp.tanh(to_candidate + project(reset * state, gates.candidate_HH, dtype))
-    return (1.0 - update) * state + update * candidate
-
-
-class GatedUnit(nn.Module):
-    """A gated recurrent unit (Cho et al. 2014)."""
 
     num_inputs: int
     hidden: int
@@ -83,15 +58,20 @@ class GatedUnit(nn.Module):
         def matrix(name: str) -> Array:
             return whole(self.param(name, orthogonal, (h, h)))
 
-        self.gates = Gates(matrix("update"), matrix("reset"), matrix("candidate"))
+        self.update_HH, self.reset_HH = matrix("update"), matrix("reset")
+        self.candidate_HH = matrix("candidate")
 
     def inputs(self, x: Array) -> Array:
-        """What inputs `[..., inputs]` add to gates and candidate, `[..., 3 d_hidden]`."""
+        """W_z x, W_r x and W x, with their biases, side by side `[..., 3 d_hidden]`."""
         return project(x, self.input, self.dtype) + self.bias
 
     def __call__(self, state: Array, inputs: Array) -> Array:
-        """The next state `[..., d_hidden]`, from the last state and the result of `inputs`."""
-        return gated_update(state, inputs, self.gates, self.dtype)
+        """The next state, float32 `[..., d_hidden]`, from the last one and `inputs`' result."""
+        to_update, to_reset, to_candidate = jnp.split(inputs, 3, axis=-1)
+        update = jax.nn.sigmoid(to_update + project(state, self.update_HH, self.dtype))
+        reset = jax.nn.sigmoid(to_reset + project(state, self.reset_HH, self.dtype))
+        candidate = jnp.tanh(to_candidate + project(reset * state, self.candidate_HH, self.dtype))
+        return (1.0 - update) * state + update * candidate
 
     def run(self, x_BMI: Array, segments_BM: Array, reverse: bool) -> Array:
         """The states after each position `[batch, length, d_hidden]`; a sentence starts from zeros.
