@@ -53,7 +53,7 @@ from transformer_jax.text.batches import padded_sentences
 from transformer_jax.text.corpora import TextPairs
 from transformer_jax.text.lines import TextLines
 from transformer_jax.text.vocabulary import BOS, EOS
-from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
+from transformer_jax.use.command_line import Flag, parse_experiment, run_main
 from transformer_jax.use.loading import LoadedModel, load_model
 
 OURS = "transformer_jax"
@@ -341,5 +341,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    set_up_logs()
-    sys.exit(exit_status(main))
+    run_main(main)

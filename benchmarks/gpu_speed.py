@@ -42,7 +42,7 @@ from benchmarks.workload import NEWSTEST
 from transformer_jax.config.files import load_config
 from transformer_jax.config.serialization import to_dict
 from transformer_jax.errors import UserError
-from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
+from transformer_jax.use.command_line import Flag, parse_experiment, run_main
 
 Results = dict[str, list[Figures]]  # task -> its figures, or only "error", one entry per turn
 
@@ -286,5 +286,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    set_up_logs()
-    sys.exit(exit_status(main))
+    run_main(main)

@@ -52,7 +52,7 @@ from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.training.data import TrainingData, load_data
 from transformer_jax.training.program import shardings_of
 from transformer_jax.training.state import Window
-from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
+from transformer_jax.use.command_line import Flag, parse_experiment, run_main
 
 ROOT = Path(__file__).parents[1]
 PEER_SCRIPT = ROOT / "benchmarks" / "peers" / "torch_training.py"
@@ -238,5 +238,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    set_up_logs()
-    sys.exit(exit_status(main))
+    run_main(main)

@@ -126,4 +126,4 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
 EXPERIMENT = Experiment("agreement", ROWS, {"small": SHORT_DEMO}, __doc__, findings=findings)
 
 if __name__ == "__main__":
-    sys.exit(main(EXPERIMENT))
+    main(EXPERIMENT)

@@ -27,7 +27,6 @@ below 1 point; it does not hold if the weight does not fall so far, or the loss 
 Otherwise nothing is decided.
 """
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -185,4 +184,4 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
 EXPERIMENT = Experiment("alignment", ROWS, {"small": SHORT_DEMO}, __doc__, findings=findings)
 
 if __name__ == "__main__":
-    sys.exit(main(EXPERIMENT))
+    main(EXPERIMENT)

@@ -24,7 +24,6 @@ teacher, is at most 1 below that of the deep encoder, taught by the teacher, wit
 "as good" and "faster" for its fastest way to write.
 """
 
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -155,4 +154,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    sys.exit(main(EXPERIMENT))
+    main(EXPERIMENT)

@@ -21,7 +21,6 @@ not if it is lower. The control must fail: it says what text in the right langua
 translation.
 """
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -106,4 +105,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    sys.exit(main(EXPERIMENT))
+    main(EXPERIMENT)

@@ -21,7 +21,6 @@ constant reward. "Draws become better" holds if the BLEU of draws is higher than
 the updates.
 """
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -127,4 +126,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    sys.exit(main(EXPERIMENT))
+    main(EXPERIMENT)

@@ -22,7 +22,6 @@ all other cases nothing is decided.
 """
 
 import functools
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -144,4 +143,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    sys.exit(main(EXPERIMENT))
+    main(EXPERIMENT)

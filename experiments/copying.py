@@ -33,7 +33,6 @@ below. "Copying costs no BLEU" holds if, with known names, the loss of BLEU agai
 """
 
 import functools
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -141,4 +140,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    sys.exit(main(EXPERIMENT))
+    main(EXPERIMENT)

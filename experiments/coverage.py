@@ -30,7 +30,6 @@ holds if the loss of BLEU is below 1 point, and does not if it is above. Otherwi
 decided. With ten differences in words, 40 % of such tables have one that is due to chance.
 """
 
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -128,4 +127,4 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
 EXPERIMENT = Experiment("coverage", ROWS, {"small": SHORT_DEMO}, __doc__, findings=findings)
 
 if __name__ == "__main__":
-    sys.exit(main(EXPERIMENT))
+    main(EXPERIMENT)

@@ -22,7 +22,6 @@ seed nothing is decided.
 """
 
 import random
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -135,4 +134,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    sys.exit(main(EXPERIMENT))
+    main(EXPERIMENT)

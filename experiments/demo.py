@@ -7,14 +7,13 @@ The test split's word combinations never occur in training, so the score does no
 
 import logging
 import resource
-import sys
 import time
 from pathlib import Path
 
 from transformer_jax.config.files import load_config
 from transformer_jax.reporting.plots import curves_figure, save_figure
 from transformer_jax.runs.metrics import read_metrics
-from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
+from transformer_jax.use.command_line import Flag, parse_experiment, run_main
 
 log = logging.getLogger("experiments.demo")
 CONFIG = Path(__file__).parent.parent / "configs" / "demo.py"
@@ -44,5 +43,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    set_up_logs()
-    sys.exit(exit_status(main))
+    run_main(main)

@@ -24,7 +24,6 @@ decided if the control reads the grid.
 
 import random
 import statistics
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -230,4 +229,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    sys.exit(main(EXPERIMENT))
+    main(EXPERIMENT)

@@ -21,7 +21,6 @@ if it is lower. "It makes the beam unnecessary" holds if greedy search costs at 
 costs the student on the text, and does not if it costs more.
 """
 
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -136,4 +135,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    sys.exit(main(EXPERIMENT))
+    main(EXPERIMENT)

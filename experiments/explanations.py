@@ -25,7 +25,6 @@ is higher.
 """
 
 import statistics
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -159,4 +158,4 @@ ROWS = {row: ALIGNED[row] for row in (BASE, AVOIDED)}
 EXPERIMENT = Experiment("explanations", ROWS, {"small": SHORT_DEMO}, __doc__, findings=findings)
 
 if __name__ == "__main__":
-    sys.exit(main(EXPERIMENT))
+    main(EXPERIMENT)

@@ -21,7 +21,6 @@ helps on 5,000 pairs if BLEU with it is higher than without it, in the mean over
 by the same test, and does not if it is lower. Otherwise nothing is decided.
 """
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -146,4 +145,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    sys.exit(main(EXPERIMENT))
+    main(EXPERIMENT)

@@ -45,7 +45,7 @@ from transformer_jax.reporting.plots import (
 )
 from transformer_jax.reporting.provenance import revision
 from transformer_jax.runs.run_folder import RunFolder
-from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
+from transformer_jax.use.command_line import Flag, parse_experiment, run_main
 from transformer_jax.use.loading import NO_OVERRIDES, load_model, pairs_of_split
 
 log = logging.getLogger("experiments.figures")
@@ -313,5 +313,4 @@ def made_by() -> str:
 
 
 if __name__ == "__main__":
-    set_up_logs()
-    sys.exit(exit_status(main))
+    run_main(main)

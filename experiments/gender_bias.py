@@ -21,7 +21,6 @@ model of captions.
 """
 
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -32,7 +31,7 @@ from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.reporting.page import Code, Heading, Part, Table, Text, write_report
 from transformer_jax.text.hmm_aligner import hmm_alignments
 from transformer_jax.text.lines import TextLines
-from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
+from transformer_jax.use.command_line import Flag, parse_experiment, run_main
 
 FLAGS = [
     Flag("workdir", str, "RUN", "a run that translates English into German", required=True),
@@ -178,5 +177,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    set_up_logs()
-    sys.exit(exit_status(main))
+    run_main(main)

@@ -26,7 +26,6 @@ is above. "It makes the references likelier" holds if their nats per subword are
 if they are higher. Otherwise nothing is decided.
 """
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -103,4 +102,4 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
 EXPERIMENT = Experiment("hard_attention", ROWS, {"small": SHORT_DEMO}, __doc__, findings=findings)
 
 if __name__ == "__main__":
-    sys.exit(main(EXPERIMENT))
+    main(EXPERIMENT)

@@ -19,7 +19,6 @@ base, seed by seed, by Student's t over three seeds, p < 0.05. It hurts if it is
 test; otherwise nothing is decided. Of 20 comparisons, about one will differ by chance.
 """
 
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -98,4 +97,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    sys.exit(main(EXPERIMENT))
+    main(EXPERIMENT)

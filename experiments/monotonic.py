@@ -31,7 +31,6 @@ than one pointer could; and sentences that keep the order are shorter (8.5 words
 10.1), so the second claim compares losses against softmax and not the groups themselves.
 """
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -120,4 +119,4 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
 EXPERIMENT = Experiment("monotonic", ROWS, {"small": SHORT_DEMO}, __doc__, findings=findings)
 
 if __name__ == "__main__":
-    sys.exit(main(EXPERIMENT))
+    main(EXPERIMENT)

@@ -16,13 +16,12 @@ compare them with the column lowercased BLEU. BLEU is sacreBLEU's, cased and det
 """
 
 import logging
-import sys
 import time
 from pathlib import Path
 
 from transformer_jax.config.files import load_config
 from transformer_jax.reporting.page import markdown_table
-from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
+from transformer_jax.use.command_line import Flag, parse_experiment, run_main
 
 log = logging.getLogger("experiments.multi30k")
 CONFIG = Path(__file__).parent.parent / "configs" / "multi30k.py"
@@ -62,5 +61,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    set_up_logs()
-    sys.exit(exit_status(main))
+    run_main(main)

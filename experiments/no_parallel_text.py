@@ -31,7 +31,6 @@ of 1, beside the row without one.
 import collections
 import random
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -241,4 +240,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    sys.exit(main(EXPERIMENT))
+    main(EXPERIMENT)

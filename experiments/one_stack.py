@@ -22,7 +22,6 @@ is above. An identity is tested: with a causal mask the logits are those of the 
 both texts.
 """
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -114,4 +113,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    sys.exit(main(EXPERIMENT))
+    main(EXPERIMENT)

@@ -26,7 +26,7 @@ from transformer_jax.reporting.page import Code, Heading, Part, Picture, Table, 
 from transformer_jax.reporting.plots import BLUE, VERMILION, new_figure, save_figure
 from transformer_jax.tables.results import FILE, read_results
 from transformer_jax.tables.statistics import differences
-from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
+from transformer_jax.use.command_line import Flag, parse_experiment, run_main
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -228,5 +228,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    set_up_logs()
-    sys.exit(exit_status(main))
+    run_main(main)

@@ -24,7 +24,6 @@ others.
 """
 
 import functools
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -244,4 +243,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    sys.exit(main(EXPERIMENT))
+    main(EXPERIMENT)

@@ -22,7 +22,6 @@ each, about one of the 16 will differ by chance.
 """
 
 import statistics
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -140,4 +139,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    sys.exit(main(EXPERIMENT))
+    main(EXPERIMENT)

@@ -15,7 +15,6 @@ was added when 0.004 was the best for nine of ten rows, and for `later_parts` 0.
 eleven had chosen 0.008.
 """
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -103,4 +102,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    sys.exit(main(EXPERIMENT))
+    main(EXPERIMENT)

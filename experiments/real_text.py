@@ -31,7 +31,6 @@ recurrent row is better than pre-norm at `cores_en-it`; "rotary positions help" 
 hold if these rows are better than pre-norm there.
 """
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -187,4 +186,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    sys.exit(main(EXPERIMENT))
+    main(EXPERIMENT)

@@ -29,7 +29,6 @@ import functools
 import math
 import random
 import statistics
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -281,4 +280,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    sys.exit(main(EXPERIMENT))
+    main(EXPERIMENT)

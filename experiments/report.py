@@ -7,7 +7,6 @@ page is one file, which needs no network.
 """
 
 import logging
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from transformer_jax.reporting.page import Code, Heading, Part, Picture, Table, 
 from transformer_jax.reporting.plots import printable, runs_figure, save_figure
 from transformer_jax.runs.metrics import read_metrics
 from transformer_jax.runs.run_folder import RunFolder
-from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
+from transformer_jax.use.command_line import Flag, parse_experiment, run_main
 from transformer_jax.use.loading import NO_OVERRIDES
 
 log = logging.getLogger("experiments.report")
@@ -127,5 +126,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    set_up_logs()
-    sys.exit(exit_status(main))
+    run_main(main)

@@ -14,7 +14,6 @@ docs/results/NAME/SCALE/table.md is written from results.jsonl by the experiment
 
 import importlib
 import re
-import sys
 from pathlib import Path
 
 from transformer_jax.errors import DataError
@@ -23,7 +22,7 @@ from transformer_jax.reporting.page import markdown_table
 from transformer_jax.tables.experiment import Experiment
 from transformer_jax.tables.results import read_results
 from transformer_jax.tables.statistics import METRICS, of_row, text_of
-from transformer_jax.use.command_line import exit_status, parse_experiment
+from transformer_jax.use.command_line import parse_experiment, run_main
 
 PAGE = Path("docs/results.md")
 BLOCK = re.compile(r"<!-- (results|verdicts): (\S+) ?(.*) -->")
@@ -31,14 +30,10 @@ END = "<!-- end -->"
 VERDICTS = re.compile(r"^## Verdicts.*?\n\n(?P<table>(?:\|.*\n)+)", re.MULTILINE)
 
 
-def main() -> int:
-    """Writes the page; the exit status."""
-
-    def write() -> None:
-        parse_experiment("results_page", __doc__ or "", [], takes_keys=False)
-        write_atomically(PAGE, rendered(PAGE).encode())
-
-    return exit_status(write)
+def main() -> None:
+    """Writes the page."""
+    parse_experiment("results_page", __doc__ or "", [], takes_keys=False)
+    write_atomically(PAGE, rendered(PAGE).encode())
 
 
 def rendered(page: Path) -> str:
@@ -97,4 +92,4 @@ def _verdicts(folder: Path, _: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_main(main)

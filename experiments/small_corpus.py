@@ -18,8 +18,6 @@ base, seed by seed, by Student's t over three seeds, p < 0.05. It hurts if it is
 test; otherwise nothing is decided.
 """
 
-import sys
-
 from experiments.few_pairs import EXPERIMENT as FEW_PAIRS
 from experiments.few_pairs import FEW, row_of
 from experiments.later_parts import BASE, verdicts
@@ -52,4 +50,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    sys.exit(main(EXPERIMENT))
+    main(EXPERIMENT)

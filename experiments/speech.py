@@ -31,7 +31,6 @@ softmax, on the mean of both tests, and does not if it is higher.
 
 import random
 import statistics
-import sys
 import wave
 from collections.abc import Sequence
 from pathlib import Path
@@ -292,4 +291,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    sys.exit(main(EXPERIMENT))
+    main(EXPERIMENT)

@@ -51,7 +51,7 @@ from transformer_jax.reporting.provenance import processor, revision
 from transformer_jax.tables.collect import counts
 from transformer_jax.tables.digests import digest_of
 from transformer_jax.tables.preview import CPU_RATE
-from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
+from transformer_jax.use.command_line import Flag, parse_experiment, run_main
 
 log = logging.getLogger("experiments.speedrun")
 PAGE = Path("docs/records.md")
@@ -324,5 +324,4 @@ def prediction(name: str, seeds: Sequence[int], runs: Sequence[Run]) -> str:
 
 
 if __name__ == "__main__":
-    set_up_logs()
-    sys.exit(exit_status(main))
+    run_main(main)

@@ -29,7 +29,6 @@ where both take 200 updates, or the elastic weights that were taken. The control
 import functools
 import random
 import statistics
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -307,4 +306,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    sys.exit(main(EXPERIMENT))
+    main(EXPERIMENT)

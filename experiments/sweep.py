@@ -23,7 +23,7 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.tables.command import FLAGS, run
 from transformer_jax.tables.digests import COUNTED
 from transformer_jax.tables.experiment import Experiment, Scale, slug
-from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
+from transformer_jax.use.command_line import Flag, parse_experiment, run_main
 
 CONFIG = Flag("config", str, "FILE[:ARGUMENT]", "the rows' config file", required=True)
 SPLIT = Flag("split", str, "NAME", "the split that is scored", default="test")
@@ -97,5 +97,4 @@ def values(name: str, text: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    set_up_logs()
-    sys.exit(exit_status(main))
+    run_main(main)

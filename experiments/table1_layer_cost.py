@@ -37,13 +37,7 @@ from experiments.table1_report import COLUMNS, DILATED, PATHS, WINDOWS, report
 from transformer_jax.errors import UserError
 from transformer_jax.files import write_csv
 from transformer_jax.reporting.provenance import revision
-from transformer_jax.use.command_line import (
-    Flag,
-    describe_flags,
-    exit_status,
-    parse_flags,
-    set_up_logs,
-)
+from transformer_jax.use.command_line import Flag, describe_flags, parse_flags, run_main
 
 log = logging.getLogger("experiments.table1_layer_cost")
 RECORDED = "docs/results/table1_layer_cost"
@@ -211,5 +205,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    set_up_logs()
-    sys.exit(exit_status(main))
+    run_main(main)

@@ -29,7 +29,6 @@ and 0.006 was best (70, 40, 25); for the Transformer, the formula's 0.00625 was 
 and 0.003 (124, 84, 71). Larger rates were not tried.
 """
 
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -120,4 +119,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    sys.exit(main(EXPERIMENT))
+    main(EXPERIMENT)

@@ -27,7 +27,6 @@ d_model, which is close to what Choi et al. 2018 propose, and layers without a f
 """
 
 import re
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -157,4 +156,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    sys.exit(main(EXPERIMENT))
+    main(EXPERIMENT)

@@ -31,7 +31,6 @@ import csv
 import gzip
 import logging
 import statistics
-import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -57,7 +56,7 @@ from transformer_jax.model.sides.transformer import TransformerEncoder
 from transformer_jax.reporting.page import Heading, Part, Table, Text, write_report
 from transformer_jax.tables.results import FILE, Answer, read_answers, write_answers
 from transformer_jax.text.lines import file_digest
-from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
+from transformer_jax.use.command_line import Flag, parse_experiment, run_main
 
 log = logging.getLogger("experiments.time_series")
 RECORDED = "docs/results/time_series"
@@ -378,5 +377,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    set_up_logs()
-    sys.exit(exit_status(main))
+    run_main(main)

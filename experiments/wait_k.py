@@ -31,7 +31,6 @@ it is above. Otherwise nothing is decided.
 import collections
 import contextlib
 import io
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -185,4 +184,4 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
 EXPERIMENT = Experiment("wait_k", ROWS, {"small": SHORT_DEMO}, __doc__, findings=findings)
 
 if __name__ == "__main__":
-    sys.exit(main(EXPERIMENT))
+    main(EXPERIMENT)

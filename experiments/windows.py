@@ -26,7 +26,6 @@ difference is below 2 points; otherwise it is not decided.
 """
 
 import functools
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -236,4 +235,4 @@ def _cost_rows(found: Evidence) -> list[list[str]]:
 EXPERIMENT = Experiment("windows", ROWS, {"small": SHORT_DEMO}, __doc__, findings=findings)
 
 if __name__ == "__main__":
-    sys.exit(main(EXPERIMENT))
+    main(EXPERIMENT)

@@ -13,6 +13,7 @@ from experiments.overview import GROUPS, RESULTS, Bar, Compared, bars_of, overvi
 from experiments.results_page import BLOCK, PAGE, rendered
 from transformer_jax.errors import DataError
 from transformer_jax.reporting.page import Code, markdown_page
+from transformer_jax.use.command_line import exit_status
 
 ROOT = Path(__file__).parents[2]
 
@@ -65,7 +66,7 @@ def test_results_that_are_not_there_are_one_line(kind, tmp_path, in_checkout, mo
     monkeypatch.setattr(results_page, "PAGE", page)
     for flags, message in (([], "scores/small"), (["--out=x"], "Unknown command line flag 'out'")):
         monkeypatch.setattr("sys.argv", ["results_page", *flags])
-        assert results_page.main() == 2
+        assert exit_status(results_page.main) == 2
         error = capsys.readouterr().err
         assert message in error and error.count("\n") == 1 and "old" in page.read_text()
 

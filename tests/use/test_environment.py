@@ -53,11 +53,10 @@ def test_a_stream_that_is_open_in_the_wrong_direction_counts_as_closed(tmp_path)
 
 
 EXPERIMENT = """
-import sys
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Scale
 scale = Scale("configs/demo.py")
-sys.exit(main(Experiment("mine", {"Übung": {}}, {"small": scale}, about="mine")))
+main(Experiment("mine", {"Übung": {}}, {"small": scale}, about="mine"))
 """
 
 

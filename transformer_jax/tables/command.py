@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from transformer_jax.errors import ConfigError, DataError, RunError, UserError
 from transformer_jax.files import blamed, make_folder
@@ -46,7 +46,7 @@ from transformer_jax.tables.report import (
 from transformer_jax.tables.results import Line, finished, keep, read_results
 from transformer_jax.tables.statistics import Counted, check_metrics
 from transformer_jax.tables.texts import check_texts
-from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
+from transformer_jax.use.command_line import Flag, parse_experiment, run_main
 from transformer_jax.use.environment import check_devices
 
 log = logging.getLogger(__name__)
@@ -76,10 +76,9 @@ READ_ONLY = ("list", "print", "merge", "report")  # modes that need nothing prep
 MODES = (*READ_ONLY, "dry_run", "pack")  # each in place of running
 
 
-def main(experiment: Experiment) -> int:
-    """The command of an experiment; returns the exit status."""
-    set_up_logs()
-    return exit_status(lambda: run(experiment))
+def main(experiment: Experiment) -> NoReturn:
+    """The command of an experiment; ends the process with its exit status."""
+    run_main(lambda: run(experiment))
 
 
 def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:

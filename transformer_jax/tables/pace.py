@@ -171,7 +171,6 @@ def main(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    from transformer_jax.use.command_line import exit_status, set_up_logs
+    from transformer_jax.use.command_line import run_main
 
-    set_up_logs()
-    sys.exit(exit_status(lambda: main(sys.argv[1:])))
+    run_main(lambda: main(sys.argv[1:]))

@@ -13,7 +13,7 @@ import select
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from absl import flags
 
@@ -275,6 +275,12 @@ def describe_flags(known: Iterable[Flag]) -> str:
         default = "" if flag.default in (None, False, "") else f" (default: {flag.default})"
         rows.append(f"  {flag.shown:<26}{flag.help}{default}")
     return "\n".join(rows)
+
+
+def run_main(action: Callable[[], object]) -> NoReturn:
+    """A script's main: calls `action` with logs, and ends the process with `exit_status`."""
+    set_up_logs()
+    sys.exit(exit_status(action))
 
 
 def set_up_logs(quiet: bool = False) -> None:
