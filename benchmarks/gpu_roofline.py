@@ -41,7 +41,7 @@ ELEMENTWISE = {"bitcast", "convert", "select", "multiply", "add", "subtract", "n
 # The part of the model that a kernel belongs to: the first whose pattern is in the name of its last
 # operation. A fused kernel may hold operations of the part before, too.
 PARTS = {
-    "loss": r"EncoderDecoder\.loss_and_watched\)*/while",
+    "loss": r"EncoderDecoder\.loss\)*/while",
     "norms, residuals, dropout": r"_residual/(norm|dropout|add|jit)|_norm/|_residual/[^/]*$",
     "projections": r"attention\._product",
     "attention": r"_attention(\.step)?/",

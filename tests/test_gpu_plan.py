@@ -8,7 +8,7 @@ from benchmarks import gpu_plan
 from benchmarks.gpu_plan import Cost, page, passed_limits
 from benchmarks.gpu_roofline import BYTES_PER_S, FLOPS_PER_S, Kernel, kernels
 
-LOSS = "jit(train_step)/jvp(EncoderDecoder.loss)/EncoderDecoder.loss_and_watched"
+LOSS = "jit(train_step)/jvp(EncoderDecoder.loss)"
 LAYER = f"{LOSS}/EncoderDecoder.encode/source_side/encoder_0/encoder_0._run"
 
 

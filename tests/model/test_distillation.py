@@ -66,7 +66,7 @@ def test_the_objective_reads_what_the_batch_has_of_the_teacher():
     settings = SETTINGS._replace(vocabulary_size=model.sizes.target)
     sure = batch.tgt.ids[..., None], jnp.float32(batch.tgt.segments != 0)[..., None]
     given = batch._replace(taught=Taught(*sure))
-    sums = model.apply({"params": params}, given, None, settings, method="loss")
+    sums, _ = model.apply({"params": params}, given, None, settings, method="loss")
     assert float(sums.auxiliary[DISTILLATION]) == pytest.approx(float(sums.nats) / 2, rel=1e-5)
 
 

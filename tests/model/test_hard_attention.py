@@ -71,7 +71,7 @@ def test_the_mean_over_all_draws_is_the_gradient_of_the_expected_loss(monkeypatc
             rngs = {"dropout": jax.random.key(0)}
             baseline = jnp.asarray(0.7, jnp.float64)
             arguments = batch, jnp.arange(2), settings, baseline
-            sums = model.apply({"params": params}, *arguments, rngs=rngs, method="loss")
+            sums, _ = model.apply({"params": params}, *arguments, rngs=rngs, method="loss")
             (probability_HL,) = seen
             return sums, probability_HL[:, :TARGET].prod()
 

@@ -106,7 +106,8 @@ def nats_of(model: EncoderDecoder, batch: Batch) -> Callable[[Any], Any]:
     settings = SETTINGS._replace(dtype=model.config.dtype)
 
     def nats(params: Any) -> Any:
-        return model.apply({"params": params}, batch, None, settings, method="loss").smoothed_nats
+        sums, _ = model.apply({"params": params}, batch, None, settings, method="loss")
+        return sums.smoothed_nats
 
     return nats
 
@@ -247,8 +248,8 @@ def test_training_and_search_in_bfloat16_keep_their_types(name):
     now = Now(*(jnp.zeros(shape, jnp.int32) for shape in ((2,), (2, 3), (2, 3, 20))))
 
     def step(model: EncoderDecoder) -> Any:
-        cache = model.empty_cache(sizes)
-        memory = model.empty_memory(sizes)
+        cache = axes.unboxed(model.boxed_cache(sizes))
+        memory = axes.unboxed(model.boxed_memory(sizes))
         stepped = model.decode_step(now, memory, cache, model.prepare_output())
         return cache, stepped.cache, stepped.logits_BKV
 

@@ -179,8 +179,8 @@ def flops_of_a_step(length, decoder):
     def step(params, now):
         def logits(model):
             prepared = model.prepare_output()
-            memory = model.empty_memory(sizes)
-            cache = model.empty_cache(sizes)
+            memory = unboxed(model.boxed_memory(sizes))
+            cache = unboxed(model.boxed_cache(sizes))
             return model.decode_step(now, memory, cache, prepared).logits_BKV
 
         return model.apply({"params": params}, method=logits)

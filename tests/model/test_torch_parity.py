@@ -97,7 +97,7 @@ def value_and_gradients(case: str):
 
     def results(model: EncoderDecoder, batch: Batch) -> tuple:
         source, target = model_inputs(batch)
-        sums = model.loss(batch, None, settings)
+        sums, _ = model.loss(batch, None, settings)
         return sums.smoothed_nats, (sums, model(source, target), model.encode(source))
 
     def loss(params: dict, batch: Batch) -> tuple:

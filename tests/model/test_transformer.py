@@ -114,7 +114,7 @@ def test_narrow_residuals_change_the_logits_by_rounding_alone(changes):
 
     def step(module):
         now = Now(jnp.zeros(2, int), jnp.zeros((2, 3), int), jnp.zeros((2, 3, 5), int))
-        kept = module.empty_memory(sizes), module.empty_cache(sizes)
+        kept = unboxed((module.boxed_memory(sizes), module.boxed_cache(sizes)))
         return module.target_side.step(jnp.ones((2, 3, 12)), now, *kept)[0]
 
     stepped = jax.eval_shape(lambda: narrow.apply({"params": params}, method=step))

@@ -67,7 +67,8 @@ class Bigrams:
         # Equal and finite, but their mean is not: the loss is infinite, its gradient is not.
         logits = jnp.where(infinite, -3e38, logits)
         real_BL = target.segments != 0
-        return projected_loss(Parts(logits, jnp.eye(VOCABULARY)), target.ids, real_BL, settings)
+        parts = Parts(logits, jnp.eye(VOCABULARY))
+        return projected_loss(parts, target.ids, real_BL, settings), None
 
 
 def noise(key, rows_B):

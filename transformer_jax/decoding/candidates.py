@@ -13,6 +13,7 @@ from jax import Array
 from transformer_jax.decoding.sampling import Sampling, draw
 from transformer_jax.decoding.search import make_rules
 from transformer_jax.decoding.state import empty_search, is_live, start_sentences
+from transformer_jax.model.axes import unboxed
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.interfaces import Cache, Memory, Now, Params, SearchSizes, Stepped
 from transformer_jax.text.batches import Batch, Drawn
@@ -45,7 +46,8 @@ def draw_translations(
     encoded = applied("encode", batch.src)
     memory = applied("remember", encoded, batch.src)
     prepared = applied("prepare_output")
-    cache = model.empty_cache(SearchSizes(rows, draws, size, batch.src.ids.shape[1]))
+    sizes = SearchSizes(rows, draws, size, batch.src.ids.shape[1])
+    cache = unboxed(model.boxed_cache(sizes))
 
     def step(now: Now, memory: Memory, cache: Cache) -> Stepped:
         found: Stepped = applied("decode_step", now, memory, cache, prepared)

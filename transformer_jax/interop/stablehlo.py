@@ -23,6 +23,7 @@ from jax import Array, export
 from transformer_jax.errors import UserError
 from transformer_jax.interop import stablehlo_search
 from transformer_jax.interop.exported import Exported
+from transformer_jax.model.axes import unboxed
 from transformer_jax.model.encoder_decoder import EncoderDecoder, make_model
 from transformer_jax.model.interfaces import Cache, Now, SearchSizes
 from transformer_jax.text.batches import Packed
@@ -104,7 +105,7 @@ def _described(x: Any) -> str:
 
 def _cache_of(model: EncoderDecoder, sizes: SearchSizes) -> dict[str, Any]:
     """The arrays of the cache, without their rows, and which of them hypotheses carry."""
-    cache = jax.eval_shape(lambda: model.empty_cache(sizes))
+    cache = unboxed(jax.eval_shape(lambda: model.boxed_cache(sizes)))
     leaves = jax.tree.leaves(cache)
     carried = len(jax.tree.leaves(cache.carried))
     return {
@@ -118,8 +119,8 @@ def _functions(model: EncoderDecoder, params: Any, sizes: SearchSizes) -> dict[s
     (rows,) = export.symbolic_shape("rows")
     structure = jax.tree.structure(params)
     memory, cache = (
-        jax.eval_shape(lambda make=make: make(sizes))
-        for make in (model.empty_memory, model.empty_cache)
+        unboxed(jax.eval_shape(lambda make=make: make(sizes)))
+        for make in (model.boxed_memory, model.boxed_cache)
     )
 
     def apply(weights: list[Array], *arguments: Any, method: str) -> Any:

@@ -17,7 +17,7 @@ from jax import Array, lax
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.attention.combinations import COMBINATIONS
 from transformer_jax.model.attention.cross_normalizers import stateful
-from transformer_jax.model.axes import BATCH, FEATURES, VOCABULARY, declared, named, unboxed, zeros
+from transformer_jax.model.axes import BATCH, FEATURES, VOCABULARY, declared, named, zeros
 from transformer_jax.model.interfaces import (
     Cache,
     Given,
@@ -155,10 +155,6 @@ class EncoderDecoder(nn.Module):
         """
         return self.decode(encoded_BME, source, target, rows_B, full_context=True)[1]
 
-    def in_full_context(self, source: Packed, target: Packed) -> Array | None:
-        """`align` after `encode`, without dropout."""
-        return self.align(self.encode(source), source, target)
-
     def __call__(self, source: Packed, target: Packed, rows_B: Array | None = None) -> Array:
         """Logits of each next subword, float32 `[batch, tgt_len, padded vocabulary]`.
 
@@ -186,8 +182,8 @@ class EncoderDecoder(nn.Module):
         rows_B: Array | None,
         settings: LossSettings,
         baseline: Array | None = None,
-    ) -> LossSums:
-        """The sums of the loss over a batch's real target positions.
+    ) -> tuple[LossSums, Array | None]:
+        """The sums of the loss over a batch's real target positions, and the watched weights.
 
         Args:
           batch: both sides; the decoder's input is made here.
@@ -195,16 +191,6 @@ class EncoderDecoder(nn.Module):
           settings: of the loss. Auxiliary losses need a model that watches.
           baseline: the loss that is expected of a subword, with the auxiliary loss "reinforce".
         """
-        return self.loss_and_watched(batch, rows_B, settings, baseline)[0]
-
-    def loss_and_watched(
-        self,
-        batch: Batch,
-        rows_B: Array | None,
-        settings: LossSettings,
-        baseline: Array | None = None,
-    ) -> tuple[LossSums, Array | None]:
-        """The sums of `loss`, and the watched weights of `decode`."""
         losses = [name for name, _ in settings.auxiliary]
         objective = objective_of(losses, self.config.parallel)
         return objective.sums(self, batch, rows_B, settings, baseline)
@@ -317,16 +303,6 @@ class EncoderDecoder(nn.Module):
     def boxed_cache(self, sizes: SearchSizes) -> Cache:
         """The cache before the first position, boxed with the names of its axes."""
         return self.out().with_cache(self._decoder(parent=None).empty_cache(sizes), sizes)
-
-    @nn.nowrap
-    def empty_memory(self, sizes: SearchSizes) -> Memory:
-        """The memory of rows without a sentence."""
-        return unboxed(self.boxed_memory(sizes))
-
-    @nn.nowrap
-    def empty_cache(self, sizes: SearchSizes) -> Cache:
-        """The cache before the first position, for `beams` hypotheses per sentence."""
-        return unboxed(self.boxed_cache(sizes))
 
     @nn.nowrap
     def longest(self) -> int | None:

@@ -44,7 +44,7 @@ def make_loss_fn(
     block: int = LOSS_BLOCK,
     replicas: int = 1,
     auxiliary: Mapping[str, float] | None = None,
-    method: str = "loss",
+    watched: bool = False,
     full_context: bool = False,
     sharpness: float = 1.0,
     logits_dtype: str | None = None,
@@ -52,8 +52,7 @@ def make_loss_fn(
     """Returns (params, batch, rows_B, dropout_key, baseline) -> LossSums.
 
     `batch`, `rows_B` and `baseline` are those of `EncoderDecoder.loss`. Without `rows_B` and
-    `dropout_key` there is no dropout. With the method "loss_and_watched" the function returns
-    (LossSums, weights).
+    `dropout_key` there is no dropout.
 
     Args:
       model: a model; its method `loss` gives the loss of a batch.
@@ -65,7 +64,7 @@ def make_loss_fn(
       full_context: whether a second pass of the decoder, which sees the whole target, aligns.
       sharpness: train.sharpness, for an objective on drawn translations.
       logits_dtype: type in which the logits are kept; None: that of their sums.
-      method: "loss", or "loss_and_watched", which returns (LossSums, watched attention weights).
+      watched: whether the function returns (LossSums, watched attention weights).
     """
     size, dtype = model.sizes.target, model.config.dtype
     losses = tuple((auxiliary or {}).items())
@@ -83,10 +82,10 @@ def make_loss_fn(
         rngs = None if dropout_key is None else {"dropout": hashed(dropout_key)}
         drawing: Any = {} if baseline is None else {"baseline": baseline}
         given = batch, rows_B, settings
-        sums: Any = model.apply(
-            {"params": unstacked(params)}, *given, rngs=rngs, method=method, **drawing
+        found: Any = model.apply(
+            {"params": unstacked(params)}, *given, rngs=rngs, method="loss", **drawing
         )
-        return sums
+        return found if watched else found[0]
 
     return loss_fn
 

@@ -52,9 +52,9 @@ def make_two_way_loss(
     block = train.loss_block or LOSS_BLOCK
     losses = loss_weights(train)
     smoothing = train.label_smoothing
-    method = "loss_and_watched"
+    kept = train.logits_dtype
     loss_fn: Any = make_loss_fn(
-        model, smoothing, block, replicas, losses, method, logits_dtype=train.logits_dtype
+        model, smoothing, block, replicas, losses, watched=True, logits_dtype=kept
     )
     gamma = train.agreement_weight
 

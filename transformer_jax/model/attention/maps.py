@@ -68,10 +68,14 @@ def attention_maps(
     Returns:
       By the names of `uses_of`: float32 `[batch, layers, heads, query_len, key_len]`.
     """
-    method = "in_full_context" if full_context else "__call__"
-    _, state = model.apply(
-        {"params": params}, source, target, mutable=["intermediates"], method=method
-    )
+
+    def read(model: EncoderDecoder) -> None:
+        if full_context:
+            model.align(model.encode(source), source, target)
+        else:
+            model(source, target)
+
+    _, state = model.apply({"params": params}, mutable=["intermediates"], method=read)
     sown: Any = state["intermediates"]
 
     def weights(name: str) -> Array:
