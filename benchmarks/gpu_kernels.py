@@ -29,7 +29,7 @@ from transformer_jax.model.kernels.fused_attention import fused_attend
 from transformer_jax.model.kernels.fused_loss import fused_loss_and_gradient
 from transformer_jax.model.kernels.fused_residual import Norm, Summands, fused_residual
 from transformer_jax.model.kernels.fused_residual import Setting as Residual
-from transformer_jax.model.layers.dropout import NoiseSource, keep_mask, noise_bits
+from transformer_jax.model.layers.dropout import NoiseSource, keep_from, noise_bits
 from transformer_jax.model.layers.norms import DEFAULT_EPSILON, layer_norm
 from transformer_jax.model.outputs.cross_entropy import LossSettings, loss_and_gradient
 from transformer_jax.use.command_line import Flag, exit_status, parse_experiment
@@ -105,18 +105,17 @@ def residual_case(rows: int, length: int, rate: float = 0.1) -> Case:
     """The norm of x + dropout(y), and its gradients by x, y, gain and bias."""
     draw = np.random.default_rng(3)
     key = jax.random.key(0)
-    numbers = jnp.arange(rows)
+    noise_source = NoiseSource(noise_bits(key), jnp.arange(rows))
     x, y, cotangent = draw.normal(size=(3, rows, length, D_MODEL))
     scale, bias = draw.normal(size=(2, D_MODEL))
     arrays = tuple(jnp.asarray(a, jnp.float32) for a in (x, y, scale, bias, cotangent))
 
     def fused(x: Any, y: Any, scale: Any, bias: Any) -> Any:
         norm = Norm(scale.astype(jnp.float32), bias.astype(jnp.float32))
-        noise_source = NoiseSource(noise_bits(key), numbers)
         return fused_residual(Summands(x, y), norm, noise_source, Residual(rate, DEFAULT_EPSILON))
 
     def plain(x: Any, y: Any, scale: Any, bias: Any) -> Any:
-        keep = keep_mask(key, numbers, length, D_MODEL, rate)
+        keep = keep_from(0, (length, D_MODEL), noise_source, rate)
         dropped = jnp.where(keep, y.astype(jnp.float32) / (1 - rate), 0.0)
         norm = scale.astype(jnp.float32), bias.astype(jnp.float32)
         return layer_norm((x + dropped).astype(x.dtype), *norm).astype(x.dtype)

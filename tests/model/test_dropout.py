@@ -12,7 +12,7 @@ from transformer_jax.model.layers.dropout import (
     Dropout,
     NoiseSource,
     hashed,
-    keep_mask,
+    keep_from,
     mix,
     noise_bits,
     uniform_noise,
@@ -21,14 +21,14 @@ from transformer_jax.model.outputs.cross_entropy import LossSettings
 
 ROWS, LENGTH, FEATURES = 48, 40, 56
 AXES = pytest.mark.parametrize("axis", [0, 1, 2], ids=["rows", "positions", "features"])
-DRAWN = jax.jit(keep_mask, static_argnums=(2, 3, 4))
+DRAWN = jax.jit(keep_from, static_argnums=(0, 1, 3))
 SIGMAS = 5.0  # of a normal deviate: one chance in a million each
 
 
 def mask(seed=0, rows=range(ROWS), rate=0.5, length=LENGTH, features=FEATURES):
     key = jax.random.fold_in(hashed(jax.random.key(7)), seed)
-    rows = jnp.array(list(rows))
-    return np.asarray(DRAWN(key, rows, length, features, rate))
+    noise_source = NoiseSource(noise_bits(key), jnp.array(list(rows)))
+    return np.asarray(DRAWN(0, (length, features), noise_source, rate))
 
 
 def signs(*args, **kwargs):

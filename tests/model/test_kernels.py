@@ -23,7 +23,7 @@ from transformer_jax.model.kernels.choices import Keys, Queries, with_attention_
 from transformer_jax.model.kernels.fused_attention import LONGEST_BLOCK, fused_attend
 from transformer_jax.model.kernels.fused_loss import fused_loss_and_gradient
 from transformer_jax.model.kernels.fused_residual import Norm, Setting, Summands, fused_residual
-from transformer_jax.model.layers.dropout import NoiseSource, keep_mask, noise_bits
+from transformer_jax.model.layers.dropout import NoiseSource, keep_from, noise_bits
 from transformer_jax.model.layers.layer import Residual
 from transformer_jax.model.layers.norms import layer_norm
 from transformer_jax.model.outputs.cross_entropy import LossSettings, loss_and_gradient
@@ -184,7 +184,7 @@ def test_a_model_with_the_kernel_gives_its_weights_to_plots():
         np.testing.assert_allclose(got[name], want[name], rtol=1e-5, atol=1e-6)
 
 
-# Residual and norm against `layer_norm` and `keep_mask` ------------------------------------------
+# Residual and norm against `layer_norm` and `keep_from` ------------------------------------------
 
 
 ROWS = jnp.asarray([4, 1, 70_000])
@@ -204,7 +204,7 @@ def residual_both_ways(length, features, rate, types=(jnp.float32, jnp.float32))
         return fused_residual(Summands(x, y), Norm(scale, bias), noise, Setting(rate, EPSILON))
 
     def plain(x, y, scale, bias):
-        keep = keep_mask(KEY, ROWS, length, features, rate)
+        keep = keep_from(0, (length, features), NoiseSource(noise_bits(KEY), ROWS), rate)
         return layer_norm(x + jnp.where(keep, y / (1 - rate), 0.0), scale, bias, EPSILON)
 
     def run(function, arrays):

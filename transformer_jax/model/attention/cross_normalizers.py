@@ -28,22 +28,17 @@ from transformer_jax.model.attention.stateful_normalizers import Stateful
 from transformer_jax.model.interfaces import Params
 from transformer_jax.model.layers.dropout import NoiseSource, standard_gumbel, uniform_noise
 
-TEMPERATURE = 1.0  # tau of Jang et al. 2017
 
-
-def gumbel(
-    scores_BHLM: Array, mask: Array, noise_BHLM: Array | None, temperature: float = TEMPERATURE
-) -> Array:
+def gumbel(scores_BHLM: Array, mask: Array, noise_BHLM: Array | None) -> Array:
     """All weight on the key with the highest sum of score and noise; 0 if no key is allowed.
 
-    Its gradient is that of softmax((scores + noise) / temperature) (straight-through).
+    Its gradient is that of softmax(scores + noise) (straight-through; the temperature is 1).
 
     Args:
       scores_BHLM: scores `[batch, heads, query_len, key_len]`, float32.
       mask: booleans that broadcast to that shape, True = may attend.
       noise_BHLM: of a Gumbel distribution, so that keys are chosen with the probabilities of
         softmax(scores); None: the highest score wins, and there is no gradient.
-      temperature: above 0.
 
     Returns:
       Weights `[batch, heads, query_len, key_len]`.
@@ -58,7 +53,7 @@ def gumbel(
     one_hot = (is_chosen & mask).astype(allowed.dtype)
     if noise_BHLM is None:
         return one_hot
-    soft = softmax(scores_BHLM / temperature, mask)
+    soft = softmax(scores_BHLM, mask)
     return one_hot + (soft - jax.lax.stop_gradient(soft))
 
 

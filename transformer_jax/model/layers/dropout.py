@@ -98,13 +98,13 @@ def noise_for(module: nn.Module, rate: float, rows_B: Array | None) -> NoiseSour
 
 
 def keep_from(begin: Any, shape: tuple[int, ...], noise_source: NoiseSource, rate: float) -> Array:
-    """`keep_mask` of the positions from number `begin` on.
+    """Booleans `[rows, length, features]`, each True with probability 1 - rate.
 
     Args:
-      begin: int, 0 for the first position of the rows.
+      begin: number of the first position: 0 for whole rows.
       shape: numbers of positions and features.
-      noise_source: random bits, and the rows' numbers.
-      rate: probability of False.
+      noise_source: random bits, and the rows' numbers; other bits give an independent mask.
+      rate: probability of False, 0 <= rate < 1.
     """
     length, features = shape
     position_BL = position_bits(begin, length, noise_source)
@@ -147,19 +147,6 @@ def uniform(bits: Array) -> Array:
 def standard_gumbel(uniform: Array) -> Array:
     """Noise of the standard Gumbel distribution, from numbers above 0 and below 1."""
     return -jnp.log(-jnp.log(uniform))
-
-
-def keep_mask(key: Array, rows_B: Array, length: int, features: int, rate: float) -> Array:
-    """Booleans `[rows, length, features]`, each True with probability 1 - rate.
-
-    Args:
-      key: a JAX random key; different keys give independent masks.
-      rows_B: int `[rows]`, numbers of the rows in the global batch.
-      length: positions in a row.
-      features: features of a position.
-      rate: probability of False, 0 <= rate < 1.
-    """
-    return keep_from(0, (length, features), NoiseSource(noise_bits(key), rows_B), rate)
 
 
 def dropped(x: Array, keep: Array, rate: float) -> Array:
