@@ -8,7 +8,7 @@ import pytest
 from tests.fixtures.references import SCORES_BY_HAND, along_a_direction
 from tests.fixtures.tiny import drawn_params, relative_error
 from transformer_jax.model.attention.cached_attention import cached_score
-from transformer_jax.model.attention.scores import SCORES, cosine, dot
+from transformer_jax.model.attention.scores import SCORES, dot
 from transformer_jax.model.positions.choices import rotated
 
 B, L, M, H, K = 2, 3, 4, 5, 6
@@ -106,7 +106,7 @@ def test_bilinear_begins_as_the_scaled_dot_product():
 
 def test_the_gradient_of_the_cosine_of_a_zero_vector_is_a_number():
     def total(query):
-        return cosine({"gain": np.ones(H, np.float32)}, query, KEY).sum()
+        return SCORES["cosine"].compute({"gain": np.ones(H, np.float32)}, query, KEY).sum()
 
     value, gradient = jax.value_and_grad(total)(np.zeros_like(QUERY))
     assert value == 0 and np.all(np.isfinite(gradient))

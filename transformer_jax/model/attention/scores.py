@@ -113,45 +113,36 @@ def additive(params: Params, query_BLHK: Array, key_BMHK: Array) -> Array:
 
 
 def turned(params: Params, query_BLHK: Array, key: Array) -> tuple[Array, Array]:
-    """W^T q and k, whose product is the bilinear score; see `bilinear`."""
-    matrix_HKJ = params["matrix"].astype(query_BLHK.dtype)
-    return einsum("BLHK,HKJ->BLHJ", query_BLHK, matrix_HKJ), key
-
-
-def bilinear(params: Params, query_BLHK: Array, key_BMHK: Array) -> Array:
-    """q^T W k of each head, float32 `[batch, heads, query_len, key_len]`.
+    """W^T q and k, whose product is the bilinear score q^T W k of each head.
 
     With W = I / sqrt(d_k), its initial value, it is the scaled dot product.
 
     Args:
       params: "matrix" W, float32 `[heads, d_k, d_k]`.
       query_BLHK: queries `[batch, query_len, heads, d_k]`.
-      key_BMHK: keys `[batch, key_len, heads, d_k]`.
+      key: keys `[..., d_k]`.
 
     Source: Luong et al. 2015, section 3.1, "general".
     """
-    query_BLHK, key_BMHK = turned(params, query_BLHK, key_BMHK)
-    return dot(params, query_BLHK, key_BMHK)
+    matrix_HKJ = params["matrix"].astype(query_BLHK.dtype)
+    return einsum("BLHK,HKJ->BLHJ", query_BLHK, matrix_HKJ), key
 
 
 def unit_vectors(params: Params, query_BLHK: Array, key: Array) -> tuple[Array, Array]:
-    """g q / |q| and k / |k|, whose product is the cosine score; see `cosine`."""
-    query = unit(query_BLHK) * params["gain"][:, None]
-    return query.astype(query_BLHK.dtype), unit(key)
-
-
-def cosine(params: Params, query_BLHK: Array, key_BMHK: Array) -> Array:
-    """g cos(q, k) of each head, float32 `[batch, heads, query_len, key_len]`.
+    """g q / |q| and k / |k|, whose product is the cosine score g cos(q, k) of each head.
 
     Args:
       params: "gain" g, float32 `[heads]`.
       query_BLHK: queries `[batch, query_len, heads, d_k]`.
-      key_BMHK: keys `[batch, key_len, heads, d_k]`.
+      key: keys `[..., d_k]`.
 
     Source: Henry et al. 2020, "Query-Key Normalization for Transformers".
     """
-    query_BLHK, key_BMHK = unit_vectors(params, query_BLHK, key_BMHK)
-    return dot(params, query_BLHK, key_BMHK)
+    query = unit(query_BLHK) * params["gain"][:, None]
+    return query.astype(query_BLHK.dtype), unit(key)
+
+
+Vectors = Callable[[Params, Array, Array], tuple[Array, Array]]
 
 
 class Score(NamedTuple):
@@ -162,10 +153,20 @@ class Score(NamedTuple):
     # Search computes products in the layout of its cache, and any other score by `compute`.
     factor: Callable[[int], float] | None = None
     # Those vectors from queries `[B, L, H, K]` and keys `[..., K]`; None: these themselves.
-    vectors: Callable[[Params, Array, Array], tuple[Array, Array]] | None = None
+    vectors: Vectors | None = None
     # Whether the score of rotated queries and keys depends on their distance alone.
     rotates: bool = False
     parameters: Mapping[str, Parameter] = MappingProxyType({})
+
+
+def _product_of(vectors: Vectors, **more: Any) -> Score:
+    """The score that is the product of these vectors, with more fields."""
+
+    def compute(params: Params, query_BLHK: Array, key_BMHK: Array) -> Array:
+        query_BLHK, key_BMHK = vectors(params, query_BLHK, key_BMHK)
+        return dot(params, query_BLHK, key_BMHK)
+
+    return Score(compute, _one, vectors, **more)
 
 
 def _scaled_identity(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
@@ -175,16 +176,11 @@ def _scaled_identity(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float3
 SCORES: dict[str, Score] = {
     "scaled_dot": Score(scaled_dot, factor=inverse_root, rotates=True),
     "dot": Score(dot, factor=_one, rotates=True),
-    "bilinear": Score(
-        bilinear,
-        factor=_one,
-        vectors=turned,
-        parameters={"matrix": Parameter(_scaled_identity, ("heads", "d_k", "d_k"))},
+    "bilinear": _product_of(
+        turned, parameters={"matrix": Parameter(_scaled_identity, ("heads", "d_k", "d_k"))}
     ),
-    "cosine": Score(
-        cosine,
-        factor=_one,
-        vectors=unit_vectors,
+    "cosine": _product_of(
+        unit_vectors,
         rotates=True,
         parameters={"gain": Parameter(nn.initializers.constant(FIRST_GAIN), ("heads",))},
     ),
