@@ -39,7 +39,6 @@ from transformer_jax.tables.statistics import differences, of_row, text_of
 
 ENCODERS = ("transformer", "recurrent", "convolutional")
 DECODERS = ("transformer", "average", "ssru", "recurrent", "convolutional")
-# d_hidden with which a model has as many parameters as the Transformer.
 # d_hidden with which a model has as many parameters as the Transformer, by encoder and decoder.
 HIDDEN: dict[str, dict[str, int]] = {
     "transformer": {"recurrent": 216, "convolutional": 180},

@@ -29,12 +29,12 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
-import sacrebleu
 from PIL import Image, ImageDraw, ImageFont
 
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
 from experiments.judging import FAILS, OPEN, Column, judged, means
 from experiments.own_text import on_text, write_split
+from experiments.translations import bleu
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
@@ -178,7 +178,7 @@ def bleu_of(job: Job) -> Evidence:
 
     run = load(job.folder)
     pairs = built_in_pairs("test", SIZES["test"])
-    references = [[pair.tgt for pair in pairs]]
+    references = [pair.tgt for pair in pairs]
     found: Evidence = {}
     for way in WAYS:
         if job.row in DRAW:
@@ -187,7 +187,7 @@ def bleu_of(job: Job) -> Evidence:
             lines = [CHANGES[way](pair.src) for pair in pairs]
         else:
             continue
-        found[way] = sacrebleu.corpus_bleu(run.translate(lines), references).score
+        found[way] = bleu(run.translate(lines), references)
     return found
 
 

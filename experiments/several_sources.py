@@ -32,11 +32,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import jax
-import sacrebleu
 
 from experiments.evidence import Evidence, Found, answers, of_jobs, of_seeds
 from experiments.judging import Column, judged, means
 from experiments.short_demo import updates
+from experiments.translations import bleu
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
@@ -121,7 +121,7 @@ def together(*jobs: Job) -> Evidence:
         total = sum(one.score for one in own)
         best[number] = max(best.get(number, (-math.inf, "")), (total, text))
     lines = [best[number][1] for number in range(len(found))]
-    return {RIGHT: sacrebleu.corpus_bleu(lines, [texts[0][2]]).score}
+    return {RIGHT: bleu(lines, texts[0][2])}
 
 
 # Verdicts ------------------------------------------------------------------------------------

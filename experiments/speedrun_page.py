@@ -1,5 +1,6 @@
 """The records of experiments.speedrun: rules, recorded runs, verdicts, and the page about them."""
 
+import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -89,13 +90,10 @@ def p_above(values: Sequence[float], bar: float) -> float:
     """
     if len(values) < 2:
         return 1.0
-    from scipy.special import stdtr
+    from scipy.stats import ttest_1samp
 
-    gap = statistics.fmean(values) - bar
-    error = statistics.stdev(values) / len(values) ** 0.5
-    if error == 0:
-        return 0.0 if gap > 0 else 1.0
-    return float(stdtr(len(values) - 1, -gap / error))
+    p = float(ttest_1samp(values, bar, alternative="greater").pvalue)
+    return 1.0 if math.isnan(p) else p  # NaN: every value is the bar
 
 
 RECORD = "record"  # the verdict on a record that counts
