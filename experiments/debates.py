@@ -29,6 +29,7 @@ from experiments.evidence import Evidence, Found, of_jobs
 from experiments.judging import Column, at, gaps, judged, means
 from experiments.own_text import data_file, on_text, write_split
 from experiments.several_sources import scored
+from experiments.short_demo import updates
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
@@ -118,14 +119,11 @@ SMALL = on_text(
         "data.max_length": 160,
         "vocabulary.size": 8_000,
         "model.dropout": 0.1,
-        "train.steps": 1_500,
-        "train.decay_steps": 1_500,
+        **updates(1_500, every=500),
         "train.tokens_per_batch": 2_500,
         "train.row_length": 160,
         "train.peak_learning_rate": 4e-3,
         "train.warmup_steps": 200,
-        "train.valid_every": 500,
-        "train.checkpoint_every": 500,
         "decode.max_length": 160,
     },
 )

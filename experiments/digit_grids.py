@@ -33,6 +33,7 @@ from PIL import Image
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
 from experiments.judging import HOLDS, OPEN, Column, judged, means
 from experiments.own_text import on_text, write_split
+from experiments.short_demo import updates
 from transformer_jax.evaluation.attention import Attention
 from transformer_jax.reporting.page import Heading, Part, Picture, Table
 from transformer_jax.reporting.plots import save_figure
@@ -209,10 +210,7 @@ SMALL = on_text(
         "vocabulary.size": 315,  # every word is a subword
         "model.features": PATCH * PATCH,
         "model.dropout": 0.1,
-        "train.steps": 800,
-        "train.decay_steps": 800,
-        "train.valid_every": 400,
-        "train.checkpoint_every": 400,
+        **updates(800, every=400),
         "train.tokens_per_batch": 300,
         "train.row_length": 50,
         "decode.beam_size": 1,

@@ -37,6 +37,7 @@ import numpy as np
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
 from experiments.judging import Column, judged, means
 from experiments.own_text import on_text, write_split
+from experiments.short_demo import updates
 from grammar.entries import Noun
 from grammar.german import DEFINITE
 from grammar.lexicon import NOUNS
@@ -260,10 +261,7 @@ SMALL = on_text(
     TEXT,
     {
         "vocabulary.size": 1_000,
-        "train.steps": 800,
-        "train.decay_steps": 800,
-        "train.valid_every": 400,
-        "train.checkpoint_every": 400,
+        **updates(800, every=400),
         "decode.beam_size": 1,
     },
 )

@@ -51,6 +51,7 @@ import numpy as np
 from experiments.alignment import shifted
 from experiments.evidence import Evidence, Found, answers, of_jobs, of_seeds
 from experiments.judging import gaps, judged, mean_text
+from experiments.short_demo import updates
 from transformer_jax.errors import DataError
 from transformer_jax.reporting.page import Heading, Part, Table, Text
 from transformer_jax.tables.command import main
@@ -81,23 +82,17 @@ SMALL: Overrides = {
     "model.d_model": 128,
     "model.d_ff": 512,
     "model.dropout": 0.0,  # less than an epoch
-    "train.steps": 1_000,
-    "train.decay_steps": 1_000,
+    **updates(1_000, every=500),
     "train.warmup_steps": 100,
     "train.peak_learning_rate": 4e-3,
-    "train.valid_every": 500,
-    "train.checkpoint_every": 500,
 }
 CORES: Overrides = {
     **TEXT,
     "model.num_layers": 3,
     "model.dropout": 0.1,
-    "train.steps": 3_000,
-    "train.decay_steps": 3_000,
+    **updates(3_000, every=1_000),
     "train.warmup_steps": 300,
     "train.peak_learning_rate": 2e-3,
-    "train.valid_every": 1_000,
-    "train.checkpoint_every": 1_000,
 }
 BASE, AGREED = "weight 0", "weight 1"
 ROWS: dict[str, Overrides] = {

@@ -39,6 +39,7 @@ import numpy as np
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
 from experiments.judging import Column, judged, means
 from experiments.own_text import on_text, write_split
+from experiments.short_demo import updates
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
@@ -260,12 +261,9 @@ SMALL = on_text(
         "data.max_length": LONGEST,
         "vocabulary.size": 1_000,
         "model.encoder": "none",
-        "train.steps": 800,
-        "train.decay_steps": 800,
+        **updates(800, every=400),
         "train.tokens_per_batch": 2_000,
         "train.row_length": LONGEST,
-        "train.valid_every": 400,
-        "train.checkpoint_every": 400,
         "decode.max_length": LONGEST,
     },
 )

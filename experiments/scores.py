@@ -22,12 +22,12 @@ shows nothing about d_k: not decided.
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN, judge
+from experiments.short_demo import SHORT_DEMO
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
-from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
+from transformer_jax.tables.experiment import Experiment, Job, Overrides
 from transformer_jax.tables.results import Line, read_results
 from transformer_jax.tables.statistics import by_seed, of_row, text_of
 
@@ -35,13 +35,6 @@ SCORES = ("scaled_dot", "dot", "bilinear", "additive", "cosine")
 NARROW, WIDE = 8, 128  # d_k
 SCALED, PLAIN = "scaled_dot", "dot"
 LEARNED = 5.0  # BLEU; a row below it learned nothing
-RECIPE: dict[str, Any] = {
-    "model.num_heads": 1,
-    "model.d_v": 128,
-    "train.checkpoint_every": 500,
-    "train.keep_last": 1,
-}
-WHOLE = {"train.steps": 1_000, "train.decay_steps": 1_000, "train.valid_every": 250}
 RATES = {  # chosen by experiments.rates, with narrow and with wide keys
     "scaled_dot": (0.008, 0.004),
     "dot": (0.004, 0.004),
@@ -103,7 +96,12 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
 
 
 ROWS: dict[str, Overrides] = {
-    name_of(score, d_k): {**RECIPE, "model.score": score, "model.d_k": d_k}
+    name_of(score, d_k): {
+        "model.num_heads": 1,
+        "model.d_v": 128,
+        "model.score": score,
+        "model.d_k": d_k,
+    }
     for d_k in (NARROW, WIDE)
     for score in SCORES
 }
@@ -113,7 +111,7 @@ EXPERIMENT = Experiment(
     name="scores",
     rows=ROWS,
     scales={
-        "small": Scale("configs/demo.py", WHOLE, seeds=(0, 1, 2), row=with_rate, compared=False),
+        "small": SHORT_DEMO._replace(row=with_rate),
     },
     about=__doc__,
     findings=findings,

@@ -16,7 +16,7 @@ SHORT_DEMO = Scale(
 )
 
 
-def updates(count: int) -> Overrides:
-    """Keys of a run of that many updates, which validates and saves at its end."""
-    names = ("steps", "decay_steps", "valid_every", "checkpoint_every")
-    return {f"train.{name}": count for name in names}
+def updates(count: int, every: int | None = None) -> Overrides:
+    """Keys of a run of `count` updates, which validates and saves after `every`; None: `count`."""
+    length = dict.fromkeys(("train.steps", "train.decay_steps"), count)
+    return length | dict.fromkeys(("train.valid_every", "train.checkpoint_every"), every or count)
