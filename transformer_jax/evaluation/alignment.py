@@ -18,13 +18,13 @@ from transformer_jax.errors import DataError
 from transformer_jax.evaluation.attention import padded_length
 from transformer_jax.evaluation.explanations import explained
 from transformer_jax.model.attention.maps import attention_maps
-from transformer_jax.model.attention.traces import Pairs
+from transformer_jax.model.attention.traces import in_rows
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.interfaces import Params
-from transformer_jax.text.batches import Packed, packed_sentences, padded_sentences
+from transformer_jax.text.batches import Packed
 from transformer_jax.text.built_in_corpus import AlignedPair
 from transformer_jax.text.sources import encode_sources
-from transformer_jax.text.vocabulary import BOS, EOS, Vocabulary
+from transformer_jax.text.vocabulary import EOS, Vocabulary
 from transformer_jax.text.words import NONE, spelled_words, subword_words
 
 # A call of the model has at most BATCH sentence pairs, and fewer if a head would have more weights
@@ -284,12 +284,7 @@ def cross_weights(
     rows = max(1, min(BATCH, len(src), CELLS // (src_length * tgt_length)))
     for first in range(0, len(src), rows):
         src_part, tgt_part = src[first : first + rows], tgt[first : first + rows]
-        before = [[BOS, *ids[:-1]] for ids in tgt_part]
-        pairs = Pairs(
-            packed_sentences(src_part, rows, src_length),
-            packed_sentences(before, rows, tgt_length),
-            padded_sentences(tgt_part, rows, tgt_length)[0],
-        )
+        pairs = in_rows(src_part, tgt_part, rows, (src_length, tgt_length))
         if explain is None:
             found = _cross_attention(model, params, *pairs[:2], full_context)
         else:

@@ -14,10 +14,10 @@ from jax import Array
 from transformer_jax.errors import ConfigError
 from transformer_jax.evaluation.explanations import explained
 from transformer_jax.model.attention.maps import attention_maps, uses_of
-from transformer_jax.model.attention.traces import Pairs
+from transformer_jax.model.attention.traces import in_rows
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.interfaces import Params
-from transformer_jax.text.batches import packed_sentences, row_length
+from transformer_jax.text.batches import row_length
 from transformer_jax.text.vocabulary import BOS, Vocabulary
 
 LENGTHS = 16  # rows are padded to a multiple of this
@@ -113,18 +113,14 @@ def pair_attention(
             f"this model has no layers and heads of attention to show (model.encoder={encoder!r}, "
             f"model.decoder={decoder!r})."
         )
-    inputs = [BOS, *tgt_ids[:-1]]
-    read, given = (
-        packed_sentences([x], 1, padded_length(len(x), model)) for x in (src_ids, inputs)
-    )
+    lengths = padded_length(len(src_ids), model), padded_length(len(tgt_ids), model)
+    pair = in_rows([src_ids], [tgt_ids], 1, lengths)
     if explain is None:
-        found = _attention_maps(model, params, read, given)
+        found = _attention_maps(model, params, pair.source, pair.target)
     else:
-        labels_1L = np.zeros_like(given.ids)
-        labels_1L[0, : len(tgt_ids)] = tgt_ids
-        found = explained(model, params, Pairs(read, given, labels_1L), explain)
+        found = explained(model, params, pair, explain)
     source = vocabulary.pieces(src_ids) if places is None else list(places)
-    target, before = map(vocabulary.target.pieces, (tgt_ids, np.array(inputs)))
+    target, before = map(vocabulary.target.pieces, (tgt_ids, np.array([BOS, *tgt_ids[:-1]])))
     pieces = {"encoder": (source, source), "decoder": (target, before), "cross": (target, source)}
 
     def attention(weights_1NHLM: Array, attending: list[str], attended: list[str]) -> Attention:

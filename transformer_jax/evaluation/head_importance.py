@@ -17,13 +17,11 @@ import numpy as np
 from jax import Array
 
 from transformer_jax.evaluation.explanations import log_probs
-from transformer_jax.model.attention.traces import Pairs
+from transformer_jax.model.attention.traces import Pairs, in_rows
 from transformer_jax.model.axes import HEADS, KEY_HEADS
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.interfaces import Params
 from transformer_jax.model.parameters import axis_names
-from transformer_jax.text.batches import packed_sentences, padded_sentences
-from transformer_jax.text.vocabulary import BOS
 
 ROWS = 16  # pairs whose gradients are computed together
 Heads = Mapping[str, Any]  # something for each head, by "decoder_0/cross_attention": [H]
@@ -80,21 +78,6 @@ def importance(
             real_BH = np.abs(np.asarray(found_BH, float)[: len(own[0])])
             total[name] = total.get(name, 0) + real_BH.sum(0) / len(sources)
     return total
-
-
-def in_rows(
-    sources: Sequence[np.ndarray],
-    targets: Sequence[np.ndarray],
-    rows: int,
-    lengths: tuple[int, int],
-) -> Pairs:
-    """One pair in each row; `lengths` are the positions of a row's source and target."""
-    src_length, tgt_length = lengths
-    return Pairs(
-        packed_sentences(sources, rows, src_length),
-        packed_sentences([[BOS, *ids[:-1]] for ids in targets], rows, tgt_length),
-        padded_sentences(targets, rows, tgt_length)[0],
-    )
 
 
 @functools.partial(jax.jit, static_argnames="model")

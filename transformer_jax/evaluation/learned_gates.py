@@ -19,7 +19,8 @@ import optax
 from jax import Array
 
 from transformer_jax.evaluation.explanations import log_probs
-from transformer_jax.evaluation.head_importance import attentions, gated, in_rows
+from transformer_jax.evaluation.head_importance import attentions, gated
+from transformer_jax.model.attention.traces import in_rows
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.interfaces import Params
 

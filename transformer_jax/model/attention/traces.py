@@ -5,11 +5,12 @@ Dimension key
   Q positions of a sub-layer's queries   K of its keys   G heads of keys   V d_v per head
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from transformer_jax.config.model import ModelConfig
@@ -20,7 +21,8 @@ from transformer_jax.model.interfaces import PREFIXES, Params, is_prefix
 from transformer_jax.model.layers.layer import Residual
 from transformer_jax.model.layers.residuals import RESIDUALS, constants_of
 from transformer_jax.model.sides.embeddings import Embedding, Projection
-from transformer_jax.text.batches import Ints, Packed
+from transformer_jax.text.batches import Ints, Packed, packed_sentences, padded_sentences
+from transformer_jax.text.vocabulary import BOS
 
 
 class Mixing(NamedTuple):
@@ -56,6 +58,21 @@ class Pairs(NamedTuple):
     def length(self) -> int:
         """T."""
         return int(self.source.ids.shape[1] + self.target.ids.shape[1])
+
+
+def in_rows(
+    sources: Sequence[np.ndarray],
+    targets: Sequence[np.ndarray],
+    rows: int,
+    lengths: tuple[int, int],
+) -> Pairs:
+    """One pair in each row; `lengths` are the positions of a row's source and target."""
+    src_length, tgt_length = lengths
+    return Pairs(
+        packed_sentences(sources, rows, src_length),
+        packed_sentences([[BOS, *ids[:-1]] for ids in targets], rows, tgt_length),
+        padded_sentences(targets, rows, tgt_length)[0],
+    )
 
 
 class Traced(NamedTuple):
