@@ -74,21 +74,10 @@ RATES, MASS, ENTROPY = "error rates", "weight on linked subwords", "entropy"
 # Measurement ---------------------------------------------------------------------------------
 
 
-def shifted(words_L: np.ndarray, shift: int) -> np.ndarray:
-    """The word that each position's weights are taken for: that of the position `shift` later.
-
-    Args:
-      words_L: the word of each position's own subword, or -1.
-      shift: -1: the subword just read; 0: the one that is predicted; 1: the one after it.
-    """
-    padded = np.pad(words_L, 1, constant_values=-1)
-    return padded[1 + shift : 1 + shift + len(words_L)]
-
-
 def alignment_of(job: Job) -> Evidence:
     """For each layer's mean: error rates by shift, weight on linked subwords, entropy in nats."""
     from transformer_jax.api import load
-    from transformer_jax.evaluation.alignment import cross_weights, error_rate, links
+    from transformer_jax.evaluation.alignment import cross_weights, error_rate, links, shifted
     from transformer_jax.text.built_in_corpus import built_in_pairs
     from transformer_jax.text.words import subword_words
 

@@ -25,13 +25,10 @@ is higher.
 """
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from experiments.alignment import AVOIDED, BASE, LONGEST, shifted
+from experiments.alignment import AVOIDED, BASE, LONGEST
 from experiments.alignment import ROWS as ALIGNED
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
 from experiments.judging import judged, mean_text
@@ -54,52 +51,31 @@ LESS = "made-up words have less of the source"
 # Measurement ---------------------------------------------------------------------------------
 
 
-def maps_of(run: Any, src: Sequence[Any], tgt: Sequence[Any], way: str) -> Iterator[np.ndarray]:
-    """The map of each pair, from target to source subwords, float32 `[tgt_len, src_len]`."""
-    from transformer_jax.evaluation.alignment import cross_weights
-
-    model = run.loaded.model, run.loaded.translator.params
-    if way in METHODS:
-        for [[cross_LM]] in cross_weights(*model, src, tgt, explain=way):
-            yield cross_LM
-        return
-    for weights_NHLM in cross_weights(*model, src, tgt):
-        yield weights_NHLM[0 if way == WATCHED else -1].mean(0)
-
-
 def explained_by(job: Job) -> Evidence:
     """Error rates of each way, for the predicted word and the one before; shares of the source."""
     from transformer_jax.api import load
-    from transformer_jax.evaluation.alignment import error_rate, links
+    from transformer_jax.evaluation.alignment import align_words, cross_weights, error_rate
     from transformer_jax.text.built_in_corpus import built_in_pairs
-    from transformer_jax.text.words import subword_words
 
     pairs = built_in_pairs("test", PAIRS)
-    run = load(job.folder, max_length=LONGEST)
-    lines, vocabulary = run.loaded.line_translator(), run.loaded.vocabulary
-    src, tgt = lines.encode_pairs(pairs)
-    words = [
-        (
-            subword_words(vocabulary.pieces(src_ids), pair.src_words),
-            subword_words(vocabulary.target.pieces(tgt_ids), pair.tgt_words),
-        )
-        for pair, src_ids, tgt_ids in zip(pairs, src, tgt, strict=True)
-    ]
+    loaded = load(job.folder, max_length=LONGEST).loaded
+    model = loaded.model, loaded.translator.params
+    src, tgt = loaded.line_translator().encode_pairs(pairs)
+    words = [(pair.src_words, pair.tgt_words) for pair in pairs]
+    given = *model, loaded.vocabulary, src, tgt, words
     gold = [pair.alignment for pair in pairs]
     found: Evidence = {}
     for way in WAYS:
-        maps = list(maps_of(run, src, tgt, way))
+        explain, layer = way if way in METHODS else None, -1 if way == LAST else 0
         found[way] = {}
         for name, shift in ((READ, -1), (PREDICTED, 0)):
-            linked = [
-                links(map_LM[None, None], src_words, shifted(tgt_words, shift))[0, 0]
-                for map_LM, (src_words, tgt_words) in zip(maps, words, strict=True)
-            ]
-            found[way][name] = float(error_rate(linked, gold))
+            aligned = align_words(*given, explain=explain, shift=shift)
+            found[way][name] = float(error_rate([one.mean_NJ[layer] for one in aligned], gold))
     sources = {RIGHT: src, MADE_UP: [*src[1:], src[0]]}
     found[SHARE] = {
         name: statistics.fmean(
-            float(map_LM[:-1].sum(-1).mean()) for map_LM in maps_of(run, own, tgt, "alti")
+            float(map_LM[:-1].sum(-1).mean())
+            for [[map_LM]] in cross_weights(*model, own, tgt, explain="alti")
         )
         for name, own in sources.items()
     }

@@ -48,7 +48,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.alignment import shifted
 from experiments.evidence import Evidence, Found, answers, of_jobs, of_seeds
 from experiments.judging import gaps, judged, mean_text
 from experiments.short_demo import updates
@@ -105,7 +104,7 @@ LONGEST = 40  # words of a side in the aligner's training text
 DIAGONAL, ALONE, NEWS, MIXED = "diagonal", "508 pairs alone", "with all news", "with 100,000 pairs"
 PARTS = {ALONE: (0, ()), NEWS: (100_000, ("wmt-news", "newscomm")), MIXED: (100_000, ())}
 PREDICTED, READ = "the predicted word", "the word just read"
-SHIFTS = {PREDICTED: 0, READ: -1}  # see `shifted`
+SHIFTS = {PREDICTED: 0, READ: -1}  # see `shifted` of transformer_jax/evaluation/alignment.py
 LINK = re.compile(r"([0-9]+)([-p])([0-9]+)")
 # Words as the gold text has them: "Parliament 's", "9.00", "EU-Staaten", "Gesundheits-", marks.
 WORD = re.compile(r"'s\b|\d+(?:[.,:]\d+)*|\w+(?:-\w+|'(?!s\b)\w+)*-?|[^\w\s]")
@@ -195,25 +194,22 @@ def attention_links(folder: Path, pairs: Sequence[Pair], swapped: bool) -> dict[
       swapped: whether the run translates from English.
     """
     from transformer_jax.api import load
-    from transformer_jax.evaluation.alignment import cross_weights, links
-    from transformer_jax.text.words import subword_words
+    from transformer_jax.evaluation.alignment import align_words
 
     loaded = load(str(folder), max_length=256).loaded
     order = slice(None, None, -1 if swapped else 1)
     src_lines, tgt_lines = zip(*(pair.lines[order] for pair in pairs), strict=True)
     encode = loaded.line_translator().encode
     src, tgt = encode(src_lines), encode(tgt_lines, is_target=True)
-    weights = cross_weights(loaded.model, loaded.translator.params, src, tgt)
-    found: dict[str, list[list[LinkSet]]] = {PREDICTED: [], READ: []}  # for each pair, its layers
-    for pair, src_ids, tgt_ids, weights_NHLM in zip(pairs, src, tgt, weights, strict=True):
-        src_words, tgt_words = pair.words[order]
-        src_places = subword_words(loaded.vocabulary.pieces(src_ids), src_words)
-        tgt_places = subword_words(loaded.vocabulary.target.pieces(tgt_ids), tgt_words)
-        mean_N1LM = weights_NHLM.mean(1, keepdims=True)
-        for name, by_pair in found.items():
-            linked_NJ = links(mean_N1LM, src_places, shifted(tgt_places, SHIFTS[name]))[:, 0]
-            by_pair.append([_link_set(linked_J, order) for linked_J in linked_NJ])
-    return {name: list(map(list, zip(*own, strict=True))) for name, own in found.items()}
+    words = [pair.words[order] for pair in pairs]
+    given = loaded.model, loaded.translator.params, loaded.vocabulary, src, tgt, words
+
+    def layers(shift: int) -> Layers:
+        aligned = align_words(*given, shift=shift)
+        of_pairs = [[_link_set(own_J, order) for own_J in one.mean_NJ] for one in aligned]
+        return list(map(list, zip(*of_pairs, strict=True)))
+
+    return {name: layers(shift) for name, shift in SHIFTS.items()}
 
 
 def _link_set(linked_J: np.ndarray, order: slice) -> LinkSet:

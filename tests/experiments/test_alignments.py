@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from experiments import agreement, alignment, explanations, gold_alignment
-from experiments.alignment import alignment_of, shifted
+from experiments.alignment import alignment_of
 from experiments.gold_alignment import (
     AGREED,
     ALONE,
@@ -33,6 +33,7 @@ from transformer_jax.evaluation.alignment import (
     diagonal,
     link_scores,
     links,
+    shifted,
 )
 from transformer_jax.tables.experiment import make_jobs
 from transformer_jax.text.built_in_corpus import AlignedPair, built_in_pairs

@@ -85,6 +85,17 @@ def links(weights_NHLM: np.ndarray, src_words_M: np.ndarray, tgt_words_L: np.nda
     return np.where(tgt_LJ.any(0), sums_NHJI.argmax(-1), NONE)
 
 
+def shifted(words_L: np.ndarray, shift: int) -> np.ndarray:
+    """The word that each position's weights are taken for: that of the position `shift` later.
+
+    Args:
+      words_L: the word of each position's own subword, or -1.
+      shift: -1: the subword just read; 0: the one that is predicted; 1: the one after it.
+    """
+    padded = np.pad(words_L, 1, constant_values=NONE)
+    return padded[1 + shift : 1 + shift + len(words_L)]
+
+
 def diagonal(src_words: int, tgt_words: int) -> np.ndarray:
     """For each target word, the source word at the same relative position, int `[tgt_words]`."""
     steps = max(1, tgt_words - 1)
@@ -227,6 +238,7 @@ def align_words(
     words: Sequence[tuple[Sequence[str], Sequence[str]]] | None = None,
     full_context: bool = False,
     explain: str | None = None,
+    shift: int = 0,
 ) -> Iterator[WordAlignment]:
     """Yields the word alignment of each given translation, by encoder-decoder attention.
 
@@ -239,6 +251,7 @@ def align_words(
       words: source and target words of each pair; None: the parts between spaces.
       full_context: whether the decoder sees the whole target (train.alignment_context).
       explain: a name in EXPLANATIONS, for one layer of one head in place of the weights.
+      shift: see `shifted`.
 
     Raises:
       RunError: the subwords do not spell the words.
@@ -248,7 +261,8 @@ def align_words(
     for number, (src_ids, tgt_ids, weights_NHLM) in enumerate(zip(src, tgt, weights, strict=True)):
         pieces = vocabulary.pieces(src_ids), vocabulary.target.pieces(tgt_ids)
         src_words, tgt_words = words[number] if words else map(spelled_words, pieces)
-        word_numbers = subword_words(pieces[0], src_words), subword_words(pieces[1], tgt_words)
+        tgt_words_L = shifted(subword_words(pieces[1], tgt_words), shift)
+        word_numbers = subword_words(pieces[0], src_words), tgt_words_L
         heads_NHJ = links(weights_NHLM, *word_numbers)
         mean_NJ = links(weights_NHLM.mean(1, keepdims=True), *word_numbers)[:, 0]
         yield WordAlignment(list(src_words), list(tgt_words), heads_NHJ, mean_NJ)
