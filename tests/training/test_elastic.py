@@ -2,6 +2,7 @@
 
 import itertools
 import shutil
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -14,12 +15,14 @@ from tests.fixtures.tiny import relative_error
 from tests.training.test_resume import assert_same_run
 from tests.training.test_step import VOCABULARY, Bigrams, bigram_batch, bigram_step, by_hand
 from tests.training.test_survival import start_two_processes
+from transformer_jax.errors import RunError
 from transformer_jax.model.stacked_params import stacked
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.batches import Batch
 from transformer_jax.training.data import load_data
 from transformer_jax.training.elastic import Anchor, penalty_gradient, squared_gradients
 from transformer_jax.training.step import accumulated_gradients, make_loss_fn, make_update
+from transformer_jax.use import origin as origins
 from transformer_jax.use.loading import load_model
 
 WEIGHT = 0.7
@@ -71,6 +74,18 @@ def test_an_update_adds_the_pull_to_the_gradient_of_a_subword_s_loss():
     wanted = table - by_hand(table, batch, 0.1).grad - 2 * WEIGHT * fisher * (table - old)
     np.testing.assert_allclose(found.params["table"], wanted, rtol=1e-4, atol=1e-5)
     assert found.anchor is anchor
+
+
+def test_a_changed_text_of_the_origin_is_named_without_advice_for_another_mistake(monkeypatch):
+    def changed(*_):
+        raise RunError("a/run was trained on other text. Choose another --workdir.")
+
+    monkeypatch.setattr(origins, "load_data", changed)
+    origin = SimpleNamespace(path="a/run", read_config=lambda: None)
+    with pytest.raises(
+        RunError, match=r"on: a/run was trained on other text\.$"
+    ):
+        origins._anchor(origin, None, {})
 
 
 @pytest.mark.slow("trains runs")

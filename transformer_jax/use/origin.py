@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.schema import KEYS, Config, value_at
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import ConfigError, RunError, UserError
 from transformer_jax.model.interfaces import Params
 from transformer_jax.runs.run_folder import ORIGIN, TEACHER, RunFolder
 from transformer_jax.runs.weights import load_params
@@ -91,7 +91,14 @@ def _anchor(origin: RunFolder, program: Program, params: Params) -> Anchor:
 
     Every process measures that whole, on one of its devices: a row is too little to divide.
     """
-    data, loss_fn = load_data(origin.read_config(), origin), make_loss_fn(program.model, 0.0)
+    try:
+        data = load_data(origin.read_config(), origin)
+    except UserError as error:  # what it advises is for training that run
+        raise RunError(
+            f"train.elastic_weight needs the text that {origin.path} was trained on: "
+            f"{str(error).partition('. ')[0]}."
+        ) from None
+    loss_fn = make_loss_fn(program.model, 0.0)
     replicated = jax.jit(lambda x: x, out_shardings=NamedSharding(program.mesh, P()))(params)
     whole = jax.tree.map(lambda x: x.addressable_data(0), replicated)
 
