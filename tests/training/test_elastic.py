@@ -82,9 +82,7 @@ def test_a_changed_text_of_the_origin_is_named_without_advice_for_another_mistak
 
     monkeypatch.setattr(origins, "load_data", changed)
     origin = SimpleNamespace(path="a/run", read_config=lambda: None)
-    with pytest.raises(
-        RunError, match=r"on: a/run was trained on other text\.$"
-    ):
+    with pytest.raises(RunError, match=r"on: a/run was trained on other text\.$"):
         origins._anchor(origin, None, {})
 
 

@@ -217,11 +217,11 @@ class TrainConfig:
         mutable=True,
         at_least=1,
     )
-    logits_dtype: str = key(
-        "float32",
-        "in which training's loss reads the logits, whose product adds in float32; in bfloat16 a "
-        "GPU moves less memory (docs/speed.md). Validation stays in float32",
-        choices=("float32", "bfloat16"),
+    logits_dtype: str | None = key(
+        None,
+        "type in which training's loss reads the logits, whose product adds in float32; bfloat16 "
+        "moves less memory on a GPU (docs/speed.md); None: float32, as in validation",
+        choices=("bfloat16",),
         read_with=("model.dtype=bfloat16",),
     )
     max_skipped: int = key(
