@@ -29,6 +29,7 @@ if the encoder's error is below 0.39 and not below 97 % of NLinear's, and does n
 
 import csv
 import gzip
+import itertools
 import logging
 import statistics
 import zlib
@@ -322,6 +323,7 @@ def rows_of(found: Mapping[str, Trained]) -> dict[str, Row]:
 def verdicts(rows: Mapping[str, Row]) -> dict[str, str]:
     """The verdict on each claim."""
     is_reached = is_near = NOT_RUN
+    rows = {name: row for name, row in rows.items() if len(row.seeds) == len(SEEDS)}
     if NLINEAR in rows:
         mean = statistics.fmean(rows[NLINEAR].errors)
         is_reached = HOLDS if LOW <= mean <= HIGH else FAILS
@@ -367,6 +369,10 @@ def main() -> None:
         file = data_file("ett", "ETTh1.csv.gz")
         measure(read_series(file), Kept(out, file_digest(file).hex()))
     answers = read_answers(out)
+    trainings = itertools.product(MODELS, ("", SHUFFLED), SEEDS)
+    known = {label_of(m + s, rate, seed) for m, s, seed in trainings for rate in RATES[m]}
+    if unknown := sorted(answers.keys() - known - {REPEATED}):
+        raise DataError(f"{out / FILE}: {unknown[0]!r} is no training of this experiment.")
     if not answers:
         raise DataError(f"{out / FILE} has no results: leave --report out, or give their folder.")
     with blamed(out / FILE):

@@ -344,6 +344,7 @@ def test_damaged_files_are_one_clear_line(folder):
         whole[:-4],
         whole[:60],
         whole.replace(b"F32", b"F9"),
+        whole.replace(b"layers.0.fc1.bias", b"layers.0.fc2.bias"),  # there twice
     ):
         (folder / "model.safetensors").write_bytes(content)
         with pytest.raises(UserError, match="is not a safetensors file"):

@@ -14,6 +14,7 @@ from tests.runs.test_checkpoints import full
 from transformer_jax.errors import RunError
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.parameters import abstract_params
+from transformer_jax.runs import orbax_files
 from transformer_jax.runs.checkpoints import committed_steps
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.runs.weights import load_params, mean_params, save_average, save_weights
@@ -56,6 +57,16 @@ def test_names_of_checkpoints(which, step, run):
     params, name = load_params(run, which, shapes())
     assert name == str(step)
     assert_params(params, params_of(run, step))
+
+
+def test_a_checkpoint_that_is_removed_while_it_is_read_is_not_called_damaged(run, monkeypatch):
+    def removed(*_):
+        shutil.rmtree(run.checkpoints / "40")
+        raise FileNotFoundError
+
+    monkeypatch.setattr(orbax_files, "read_arrays", removed)
+    with pytest.raises(RunError, match="40 was removed while it was read, .* Try again"):
+        load_params(run, "latest", shapes())
 
 
 def test_a_checkpoint_under_another_name_is_refused(run):

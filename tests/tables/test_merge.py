@@ -118,6 +118,19 @@ def test_runs_are_added_and_merged_again_when_their_line_is_removed(call, tmp_pa
     assert len(read_results(tmp_path / "out")) == 2
 
 
+def test_on_a_full_disk_all_lines_are_written_or_none(call, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(merge, "write_results", full)
+        with pytest.raises(OSError, match="No space"):
+            call()
+    assert not (tmp_path / "out" / "results.jsonl").exists()
+    call()
+    assert len(read_results(tmp_path / "out")) == 2
+
+
 def test_every_flipped_bit_that_changes_the_content_is_noticed(archive, tmp_path):
     """About 1 of 1,000 bits of a compressed stream changes nothing, such as its last padding."""
     whole, to = archive.read_bytes(), tmp_path / "to"

@@ -21,6 +21,7 @@ from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.model.parameters import abstract_params
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.corpora import open_corpus
+from transformer_jax.text.encoded import EncodedPairs
 from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.text.vocabulary import EOS, load_vocabulary
 from transformer_jax.text.vocabulary_training import train_vocabulary
@@ -211,6 +212,19 @@ def test_validation_text_that_training_shows_and_equal_sides_are_told(caplog, mo
     caplog.clear()
     text_checks.warn_of_known_pairs(copies, swapped, SimpleNamespace(sizes=(9, 9), is_shared=False))
     assert not caplog.records
+
+
+def test_ctc_needs_targets_that_fit_into_the_states_of_their_sources(caplog):
+    ids = np.zeros(30, np.uint16)
+    some, none = (
+        EncodedPairs(ids, np.array([0, 2, 4, 6]), ids, np.cumsum([0, *lengths]))
+        for lengths in ([4, 8, 9], [9, 9, 9])
+    )
+    text_checks.check_states(some, some, 4)
+    assert "1 targets (33.3 %) have more than 4 subwords" in caplog.text
+    for kind, splits in (("training", (none, some)), ("validation", (some, none))):
+        with pytest.raises(DataError, match=f"Every {kind} target has more than 4 subwords"):
+            text_checks.check_states(*splits, 4)
 
 
 def test_references_that_cannot_be_written_are_counted(caplog):

@@ -14,7 +14,7 @@ from transformer_jax.runs.checkpoints import committed_steps
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.training import loop, stopping
 from transformer_jax.training.patience import Patience, past_scores
-from transformer_jax.training.stopping import ASKING, StopRequest
+from transformer_jax.training.stopping import StopRequest, asking
 
 # Signals: the first one asks, a second one has its usual effect ----------------------------------
 
@@ -39,10 +39,24 @@ def test_a_later_signal_has_its_usual_effect_and_the_same_one_twice_counts_once(
 
 
 def test_afterwards_signals_are_handled_as_before():
-    before = [signal.getsignal(number) for number in ASKING]
+    before = [signal.getsignal(number) for number in asking()]
     with StopRequest():
-        assert all(signal.getsignal(number) not in before for number in ASKING)
-    assert [signal.getsignal(number) for number in ASKING] == before
+        assert all(signal.getsignal(number) not in before for number in asking())
+    assert [signal.getsignal(number) for number in asking()] == before
+
+
+def test_a_closed_terminal_asks_to_stop_and_nohup_keeps_it_from_asking():
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        with StopRequest() as stop:
+            signal.raise_signal(signal.SIGHUP)
+            assert stop.at_step(1) and stop.signal == signal.SIGHUP
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        with StopRequest() as stop:
+            signal.raise_signal(signal.SIGHUP)
+            assert not stop.at_step(1)
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_in_another_thread_signals_are_not_handled():

@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from transformer_jax.errors import DataError
+from transformer_jax.files import each_once
 
 # By the format's names of types. The arrays are little-endian, as are NumPy's on x86 and ARM.
 TYPES: dict[str, np.dtype] = {
@@ -34,7 +35,7 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
         length = int.from_bytes(content[:8].tobytes(), "little")
         if len(content) < 8 or length > min(LARGEST_HEADER, len(content) - 8):
             raise ValueError(f"its header would have {length} bytes")
-        header = json.loads(content[8 : 8 + length].tobytes())
+        header = json.loads(content[8 : 8 + length].tobytes(), object_pairs_hook=each_once)
         data = content[8 + length :]
         header.pop("__metadata__", None)
         _check_offsets([about["data_offsets"] for about in header.values()], len(data))

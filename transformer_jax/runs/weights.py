@@ -69,6 +69,10 @@ def load_params(run: RunFolder, which: str, like: Params) -> tuple[Params, str]:
     except jax.errors.JaxRuntimeError:  # the device failed, not the files
         raise
     except Exception as error:  # Orbax and its libraries raise many types on damaged files
+        if _find(run, which) != folder:
+            raise RunError(
+                f"{folder} was removed while it was read, as by training that goes on. Try again."
+            ) from error
         raise RunError(
             f"{folder / 'params'} cannot be restored ({type(error).__name__}): it is damaged, or "
             "not of the model that config.json and vocabulary.model describe."

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from transformer_jax.config.data import DataConfig
 from transformer_jax.errors import DataError, RunError, UserError
-from transformer_jax.files import open_whole
+from transformer_jax.files import new_folder, open_whole
 from transformer_jax.tables.collect import Evaluation, read_evaluation
 from transformer_jax.tables.experiment import Job
 from transformer_jax.tables.pace import Pace, keep_pace, read_paces, with_pace
@@ -75,11 +75,12 @@ def merge(
             raise type(error)(str(error).replace(f"{folder}/", f"--merge={file}: ")) from None
         for run in runs:
             if not run.job.folder.exists():
-                shutil.copytree(run.files, run.job.folder)
+                with new_folder(run.job.folder) as whole:
+                    shutil.copytree(run.files, whole)
             if run.pace is not None:
                 keep_pace(output.paces, run.pace)
-            named = run.line._replace(revision=plan.revision, p={})
-            write_results(output.folder, [*read_results(output.folder), named])
+        named = [run.line._replace(revision=plan.revision, p={}) for run in runs]
+        write_results(output.folder, [*read_results(output.folder), *named])
         digests = {run.line.config_digest for run in runs}
         theirs = {name: one for name, one in answers.items() if digests.issuperset(one.configs)}
         if theirs:

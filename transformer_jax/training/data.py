@@ -172,14 +172,14 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
     text_checks.warn_of_lost_characters(valid_pairs, vocabulary)
     segmentations = _segmentations(config, vocabulary)
     train = _encode(config, pairs, vocabulary, fingerprint, segmentations)
-    if config.model.parallel == "ctc":
-        text_checks.warn_of_few_states(train, STATES)
     if config.data.alignments:
         links = encode_links(
             corpus.alignments("train"), train, vocabulary, config.data.aligned_pairs
         )
         train = dataclasses.replace(train, links=links)
     valid = _encode(config, valid_pairs, vocabulary, of_valid)
+    if config.model.parallel == "ctc":
+        text_checks.check_states(train, valid, STATES)
     if not config.model.features:
         text_checks.warn_of_known_pairs(train, valid, vocabulary)
     if config.model.sources > 1 and not config.data.context:

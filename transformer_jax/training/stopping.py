@@ -8,14 +8,20 @@ from types import FrameType
 
 from transformer_jax.parallel import processes
 
-# SLURM announces the end of a job's time with the signal that --signal names, often SIGUSR1.
-ANNOUNCED = (signal.SIGUSR1, signal.SIGUSR2)
+# SLURM announces the end of a job's time with the signal that --signal names, often SIGUSR1. A
+# terminal that is closed sends SIGHUP, which nohup ignores.
+ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 SAME = 2.0  # seconds in which a further signal is the same one: some schedulers signal twice
-ASKING = (signal.SIGTERM, signal.SIGINT, *ANNOUNCED)
+
+
+def asking() -> list[signal.Signals]:
+    """ASKING, without SIGHUP if it is ignored, as under nohup."""
+    is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [one for one in ASKING if not (one is signal.SIGHUP and is_ignored)]
 
 
 class StopRequest:
-    """A context in which a signal of ASKING asks to stop; a later one has its usual effect.
+    """A context in which a signal of `asking()` asks to stop; a later one has its usual effect.
 
     Any one of several processes may receive it; JAX's service then chooses a step at which all
     stop. Only the main thread can set handlers, so in other threads signals are not handled.
@@ -28,9 +34,10 @@ class StopRequest:
 
     def __enter__(self) -> "StopRequest":
         # Of several processes, JAX's service handles SIGTERM; `_note` turns the others into it.
-        asking = ASKING if processes.count() == 1 else (signal.SIGINT, *ANNOUNCED)
+        is_alone = processes.count() == 1
+        own = [number for number in asking() if is_alone or number is not signal.SIGTERM]
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in asking}
+            self._before = {number: signal.signal(number, self._note) for number in own}
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -60,15 +60,25 @@ def warn_of_test_split(corpus: Corpus, data: DataConfig, of_valid: str) -> None:
             log.warning("there is no test split for a later `evaluate`: %s", error)
 
 
-def warn_of_few_states(train: EncodedPairs, states: int) -> None:
-    """Logs how many targets are longer than the states of their source, so that CTC writes none."""
-    longer = int((train.tgt_lengths() > states * train.src_lengths()).sum())
-    if longer:
+def check_states(train: EncodedPairs, valid: EncodedPairs, states: int) -> None:
+    """Logs how many training targets are longer than the states of their source: CTC writes none.
+
+    Raises:
+      DataError: all of a split are.
+    """
+    longer = [one.tgt_lengths() > states * one.src_lengths() for one in (train, valid)]
+    for kind, is_longer in zip(("training", "validation"), longer, strict=True):
+        if is_longer.all():
+            raise DataError(
+                f"Every {kind} target has more than {states} subwords for each of its source, more "
+                "than model.parallel=ctc can write: no pair counts. Are the sides swapped?"
+            )
+    if count := int(longer[0].sum()):
         log.warning(
             "%d targets (%.1f %%) have more than %d subwords for each of the source: they do not "
             "count in training",
-            longer,
-            100 * longer / len(train),
+            count,
+            100 * count / len(train),
             states,
         )
 

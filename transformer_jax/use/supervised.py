@@ -15,7 +15,7 @@ from types import FrameType
 from transformer_jax.errors import ConfigError
 from transformer_jax.parallel.clusters import read_variables
 from transformer_jax.parallel.devices import own_part, visible_gpus
-from transformer_jax.training.stopping import ASKING
+from transformer_jax.training.stopping import asking
 
 POLL_SECONDS = 0.2
 PATIENCE = 60.0  # seconds, after which processes that should end with another one are killed
@@ -105,7 +105,7 @@ class _Group:
         self.death = ""  # which process died, and of what
         self._running: list[subprocess.Popen[bytes]] = []
         self._parts = [_visible(n, size) if size > 1 else {} for n in range(size)]
-        for number in ASKING:
+        for number in asking():
             signal.signal(number, self._pass_on)
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
