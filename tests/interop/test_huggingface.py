@@ -337,6 +337,9 @@ def test_a_pickle_is_refused_with_the_line_that_converts_it(folder):
 
 def test_damaged_files_are_one_clear_line(folder):
     whole = (folder / "model.safetensors").read_bytes()
+    end = 8 + int.from_bytes(whole[:8], "little")
+    name, about = next(iter(json.loads(whole[8:end]).items()))
+    twice = json.dumps({name: about})[:-1].encode() + b"," + whole[9:end]
     for content in (
         b"",
         whole[:5],
@@ -344,7 +347,7 @@ def test_damaged_files_are_one_clear_line(folder):
         whole[:-4],
         whole[:60],
         whole.replace(b"F32", b"F9"),
-        whole.replace(b"layers.0.fc1.bias", b"layers.0.fc2.bias"),  # there twice
+        len(twice).to_bytes(8, "little") + twice + whole[end:],
     ):
         (folder / "model.safetensors").write_bytes(content)
         with pytest.raises(UserError, match="is not a safetensors file"):
