@@ -123,15 +123,18 @@ def test_processes_share_the_rows_of_every_batch():
 
 
 def test_close_ends_the_thread():
-    before = threading.active_count()
+    def alive(seconds: float = 0) -> set[threading.Thread]:
+        found = [one for one in threading.enumerate() if "grain-prefetch" in one.name]
+        for one in found:
+            one.join(seconds)
+        return {one for one in found if one.is_alive()}
+
+    others = alive(1)  # of other tests
     batches = train_batches(TrainSource(ENCODED, PLAN, 8, seed=0))
     next(batches)
-    assert threading.active_count() > before
+    assert alive() - others
     batches.close()
-    for thread in threading.enumerate():
-        if "grain-prefetch" in thread.name:
-            thread.join(5)
-    assert threading.active_count() == before
+    assert not alive(5) - others
 
 
 def test_a_batch_may_be_changed_by_its_owner():
