@@ -112,7 +112,7 @@ def test_accuracy_is_over_all_words_of_the_jumps():
 
 
 def counted_as(near, far, limit):
-    """Words with each jump, of which these percentages are right up to a limit and beyond."""
+    """For each jump 100 words and how many are right: `near` up to the limit, `far` beyond it."""
     right = [100, *([near] * limit), *([far] * (FARTHEST - limit))]
     return [(100, one) for one in right]
 

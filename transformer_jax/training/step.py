@@ -61,10 +61,10 @@ def make_loss_fn(
       replicas: number of devices that the batch's rows are divided over.
       auxiliary: weight of each auxiliary loss, by name, for a model with watch=True; None: no such
         loss.
+      watched: whether the function returns (LossSums, watched attention weights).
       full_context: whether a second pass of the decoder, which sees the whole target, aligns.
       sharpness: train.sharpness, for an objective on drawn translations.
       logits_dtype: type in which the logits are kept; None: that of their sums.
-      watched: whether the function returns (LossSums, watched attention weights).
     """
     size, dtype = model.sizes.target, model.config.dtype
     losses = tuple((auxiliary or {}).items())

@@ -360,10 +360,8 @@ class UnraisableHook(NamedTuple):
     other: Callable[[Any], object]  # the hook that reports everything else
 
     def __call__(self, unraisable: Any) -> None:
-        """Reports an error that no caller can catch; Ctrl-C, in JAX's part of a garbage collection,
-        comes again.
-        """
-        if unraisable.exc_type is KeyboardInterrupt:
+        """Reports an error that no caller can catch; Ctrl-C comes again."""
+        if unraisable.exc_type is KeyboardInterrupt:  # raised while JAX collects garbage
             _thread.interrupt_main()
             return
         code = getattr(unraisable.object, "cr_code", None)  # of a coroutine
