@@ -214,6 +214,29 @@ def test_validation_text_that_training_shows_and_equal_sides_are_told(caplog, mo
     assert not caplog.records
 
 
+def test_lines_that_are_one_off_from_some_pair_on_are_told(caplog):
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(2, 60, 4_000)
+    similar = np.maximum(lengths + rng.integers(-4, 5, 4_000), 1)
+    one_off = np.concatenate([similar[:2_000], similar[1_999:-1]])  # from pair 2,001 on
+
+    def warnings(src: np.ndarray, tgt: np.ndarray) -> str:
+        caplog.clear()
+        sides = [(np.zeros(x.sum(), np.uint16), np.cumsum([0, *x])) for x in (src, tgt)]
+        text_checks.warn_of_unrelated_lines(EncodedPairs(*sides[0], *sides[1]), "training")
+        return caplog.text
+
+    found = warnings(lengths, one_off)
+    assert "in 2 of 4 blocks of 1000 training pairs, first in that from pair 2001, " in found
+    assert "but do with the target +1 lines on" in found
+    assert "with the target -1 lines on" in warnings(one_off, lengths)
+    assert "do not correlate" in (found := warnings(lengths, rng.permutation(similar)))
+    assert "lines on" not in found
+    assert not warnings(lengths, similar)
+    assert not warnings(lengths, np.full(4_000, 3)), "labels"
+    assert not warnings(lengths[:99], similar[-99:]), "too few to tell"
+
+
 def test_ctc_needs_targets_that_fit_into_the_states_of_their_sources(caplog):
     ids = np.zeros(30, np.uint16)
     some, none = (
