@@ -6,16 +6,21 @@ It runs fused attention, residuals and loss, and the plain functions beside them
 reports the error of both against the plain functions in float32. It calls each kernel twice, checks
 that the bits are the same, and times kernel and plain function. It needs jax and flax only, and
 takes a minute. It prints Markdown, and fails if a kernel's error is more than 1.5 times that of the
-plain function, or if its bits change. On a CPU, where Pallas interprets the kernels, use small
-sizes: --rows=2 --length=64 --vocabulary=1000."""
+plain function, or if its bits change. --contenders adds two attentions that might replace ours:
+our kernel with a range of blocks in place of a test of each, and cuDNN's for packed sequences. On a
+CPU, where Pallas interprets the kernels and cuDNN is not there, use small sizes: --rows=2
+--length=64 --vocabulary=1000."""
 
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
+from jax.experimental import pallas as pl
 
 from benchmarks.turns import by_turns, markdown, timed
 from transformer_jax.errors import RunError
@@ -24,6 +29,7 @@ from transformer_jax.model.attention.normalizers import softmax
 from transformer_jax.model.attention.patterns import Pattern, causal, mask_of, same_sentence
 from transformer_jax.model.attention.scores import inverse_root
 from transformer_jax.model.interfaces import Place
+from transformer_jax.model.kernels import fused_attention
 from transformer_jax.model.kernels.choices import Keys, Queries, Setting
 from transformer_jax.model.kernels.fused_attention import fused_attend
 from transformer_jax.model.kernels.fused_loss import fused_loss_and_gradient
@@ -41,7 +47,9 @@ FLAGS = (
     Flag("rows", int, "N", "packed rows of a batch", default=104),
     Flag("length", int, "N", "positions of a row", default=256),
     Flag("vocabulary", int, "N", "of the loss", default=37_000),
+    Flag("contenders", bool, "", "two other attentions too", default=False),
 )
+Attention = Callable[[Queries, Keys, Setting], Array]
 
 
 class Case(NamedTuple):
@@ -79,16 +87,18 @@ def with_gradients(function: Callable[..., Any]) -> Callable[..., Any]:
     return jax.jit(run)
 
 
-def attention_case(name: str, patterns: tuple[Pattern, ...], rows: int, length: int) -> Case:
+def attention_case(
+    name: str, patterns: tuple[Pattern, ...], place: Place, attention: Attention = fused_attend
+) -> Case:
     """The output of attention, and its gradients by queries, keys and values."""
-    place = packed_places(rows, length)
+    rows, length = place.segments.shape
     draw = np.random.default_rng(1)
     real = (place.segments != 0)[:, :, None, None]
     arrays = tuple(jnp.asarray(draw.normal(size=(4, rows, length, HEADS, D_K)), jnp.float32))
 
     def fused(query: Any, key: Any, value: Any) -> Any:
         setting = Setting(patterns, inverse_root(D_K))
-        out = fused_attend(Queries(query, place), Keys(key, value, place), setting)
+        out = attention(Queries(query, place), Keys(key, value, place), setting)
         return jnp.where(real, out, 0)
 
     def plain(query: Any, key: Any, value: Any) -> Any:
@@ -99,6 +109,72 @@ def attention_case(name: str, patterns: tuple[Pattern, ...], rows: int, length: 
         return jnp.where(real, attend(query, key, value, mask, normalize=normalize)[0], 0)
 
     return Case(name, with_gradients(fused), with_gradients(plain), arrays)
+
+
+def by_range(queries: Queries, keys: Keys, setting: Setting) -> Array:
+    """Fused attention that walks from the first block with an allowed pair to the last one.
+
+    Its loops over blocks have no condition inside, so that the compiler may fetch the next block
+    while it computes one. Each mask inside the range is computed twice.
+    """
+
+    def over_blocks(length: int, mask: Any, add: Any, start: Any) -> Any:
+        block = fused_attention._block(length)
+        blocks = length // block
+
+        def widened(number: Any, found: Any) -> Any:
+            first, end = found
+            allowed = mask(pl.ds(number * block, block)).astype(jnp.int32).max() > 0
+            return (
+                jnp.where(allowed, jnp.minimum(first, number), first),
+                jnp.where(allowed, number + 1, end),
+            )
+
+        def one(number: Any, carry: Any) -> Any:
+            at = pl.ds(number * block, block)
+            return add(at, mask(at), carry)
+
+        none = jnp.int32(blocks), jnp.int32(0)
+        return jax.lax.fori_loop(*jax.lax.fori_loop(0, blocks, widened, none), one, start)
+
+    with mock.patch.object(fused_attention, "_over_blocks", over_blocks):
+        return fused_attend(queries, keys, setting)
+
+
+def by_cudnn(queries: Queries, keys: Keys, setting: Setting) -> Array:
+    """cuDNN's attention of packed sequences, which JAX offers in a private module.
+
+    Queries and keys have the same places; the patterns are `same_sentence`, and `causal` or not.
+    """
+    from jax._src.cudnn.fused_attention_stablehlo import MaskType, dot_product_attention
+
+    lengths, offsets = map(jnp.asarray, sequences(np.asarray(queries.place.segments)))
+    return dot_product_attention(
+        queries.query,
+        keys.key,
+        keys.value,
+        q_seqlen=lengths,
+        kv_seqlen=lengths,
+        q_offsets=offsets,
+        kv_offsets=offsets,
+        scale=setting.factor,
+        mask_type=MaskType.PADDING_CAUSAL if causal in setting.patterns else MaskType.PADDING,
+    )
+
+
+def sequences(segments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Lengths `[rows, most]` and first positions `[rows, most + 1]` of packed sentences; -1: none.
+
+    Args:
+      segments: int `[rows, length]`, 1, 2, ... from the left, then 0 for padding.
+    """
+    numbers = np.arange(1, segments.max() + 1)[:, None]
+    lengths = (segments[:, None] == numbers).sum(2)
+    starts = np.where(lengths, lengths.cumsum(1) - lengths, -1)
+    lengths = np.where(lengths, lengths, -1)
+    return lengths.astype(np.int32), np.pad(starts, ((0, 0), (0, 1)), constant_values=-1).astype(
+        np.int32
+    )
 
 
 def residual_case(rows: int, length: int, rate: float = 0.1) -> Case:
@@ -181,12 +257,16 @@ def main() -> None:
     values = parse_experiment("gpu_kernels", __doc__, FLAGS, takes_keys=False)
     rows, length = values["rows"], values["length"]
     print(f"{jax.devices()[0].device_kind}, JAX {jax.__version__}, {rows} rows of {length}\n")
-    cases = (
-        attention_case("attention, encoder", (same_sentence,), rows, length),
-        attention_case("attention, decoder", (same_sentence, causal), rows, length),
-        residual_case(rows, length),
-        loss_case(rows, length, values["vocabulary"]),
-    )
+    place = packed_places(rows, length)
+    ways = {"": fused_attend}
+    if values["contenders"]:
+        ways |= {", blocks in a range": by_range, ", cuDNN": by_cudnn}
+    cases = [
+        attention_case(f"attention, {side}{way}", patterns, place, attention)
+        for side, patterns in (("encoder", (same_sentence,)), ("decoder", (same_sentence, causal)))
+        for way, attention in ways.items()
+    ]
+    cases += [residual_case(rows, length), loss_case(rows, length, values["vocabulary"])]
     table, problems = zip(*map(measured, cases), strict=True)
     head = ["kernel", "error, 1e-3", "plain's", "same bits", "ms", "plain's", "plain / kernel"]
     print(markdown(head, table))

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import pair_flops, turns
+from benchmarks import gpu_kernels, pair_flops, turns
 from benchmarks.pair_flops import flops_of_pairs
 from benchmarks.peers import searching
 from tests import tiny_runs as runs
@@ -183,3 +183,19 @@ def test_a_count_that_grows_in_another_way_is_refused(monkeypatch):
     monkeypatch.setattr(pair_flops, "training_flops", lambda model, size, src, tgt: src**3 + tgt)
     with pytest.raises(ValueError, match="no polynomial of degree 2"):
         flops_of_pairs(ModelConfig(), 50, SRC, TGT)
+
+
+# Contenders of gpu_kernels.py --------------------------------------------------------------------
+
+
+def test_attention_over_a_range_of_blocks_is_the_same_attention():
+    place = gpu_kernels.packed_places(2, 96)
+    patterns = gpu_kernels.same_sentence, gpu_kernels.causal
+    case = gpu_kernels.attention_case("x", patterns, place, gpu_kernels.by_range)
+    assert gpu_kernels.error(case.fused(*case.arrays), case.plain(*case.arrays)) < 1e-6
+
+
+def test_packed_sentences_as_cudnn_wants_them():
+    lengths, starts = gpu_kernels.sequences(np.array([[1, 1, 2, 2, 2, 3], [1, 2, 2, 0, 0, 0]]))
+    assert lengths.tolist() == [[2, 3, 1], [1, 2, -1]]
+    assert starts.tolist() == [[0, 2, 5, -1], [0, 1, -1, -1]]
