@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 from experiments.figures import made_by
 from experiments.own_text import data_file
+from transformer_jax.config.data import code
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.reporting.page import Code, Heading, Part, Table, Text, write_report
 from transformer_jax.text.hmm_aligner import hmm_alignments
@@ -161,9 +162,14 @@ def main() -> None:
         for name in ("en_pro.txt", "en_anti.txt")
     )
     run = load(values["workdir"], values["checkpoint"])
-    if (tgt := run.config.data.tgt) != "de":
-        raise ConfigError(f"--workdir={values['workdir']} writes {tgt}: the rule is for German.")
-    translations = run.translate([case.line for case in cases])
+    data = run.config.data
+    if "en-de" not in (data.directions or (f"{data.src}-{data.tgt}",)):
+        raise ConfigError(
+            f"--workdir={values['workdir']} translates {data.direction}: the sentences are English "
+            "(en), and the rule is for German (de)."
+        )
+    into = f"{code('de')} " if data.directions else ""
+    translations = run.translate([into + case.line for case in cases])
     own = scores(cases, found_genders(cases, translations), pro, anti)
     error = error_of_the_rule(data_file("gender-pairs", "handcrafted.en-de"))
     parts: list[Part] = [

@@ -71,16 +71,29 @@ def _metrics(folder: Path, metrics: list[str]) -> str:
         raise DataError(f"{folder}/results.jsonl has no results.")
     if unknown := [name for name in metrics if name not in METRICS]:
         raise DataError(f"{unknown[0]!r} is no metric of {folder}: {', '.join(METRICS)}.")
-    name, scale = folder.parts[-2:]
-    experiment: Experiment = importlib.import_module(f"experiments.{name}").EXPERIMENT
-    label = experiment.scales[scale].label
-    run = {line.row for line in lines}
     rows = [
-        [label(row), *(text_of(of_row(lines, row, name), METRICS[name].text) for name in metrics)]
-        for row in experiment.shown(scale)
-        if row in run
+        [label, *(text_of(of_row(lines, row, name), METRICS[name].text) for name in metrics)]
+        for row, label in _labels(folder, list(dict.fromkeys(line.row for line in lines))).items()
     ]
     return markdown_table(["row", *(METRICS[metric].label for metric in metrics)], rows)
+
+
+def _labels(folder: Path, rows: list[str]) -> dict[str, str]:
+    """The rows in the order of the experiment's scale, with their labels there.
+
+    A sweep, an experiment without the name EXPERIMENT, and a folder that is not named after a scale
+    have their rows as they are.
+    """
+    name, scale = folder.parts[-2:]
+    module = Path(__file__).with_name(f"{name}.py")
+    module = module if module.exists() else Path(__file__).with_name(name) / "__init__.py"
+    # One without it may run when it is imported, as README's does.
+    if re.search(r"^EXPERIMENT\b", read_utf8(module), re.MULTILINE):
+        experiment: Experiment = importlib.import_module(f"experiments.{name}").EXPERIMENT
+        if scale in experiment.scales:
+            label = experiment.scales[scale].label
+            return {row: label(row) for row in experiment.shown(scale) if row in rows}
+    return {row: row for row in rows}
 
 
 def _verdicts(folder: Path, _: list[str]) -> str:

@@ -49,8 +49,10 @@ def test_the_readme_s_experiment_is_listed_and_explained(run, tmp_path):
     shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
     [code] = [one for one in CODE.findall((ROOT / "README.md").read_text()) if "mine.py" in one]
     (tmp_path / "experiments" / "mine.py").write_text(code)
+    (tmp_path / "experiments" / "broken.py").write_text("def (:\n")
     listed = run("experiments", path=tmp_path).stdout
     assert re.search(r"^python -m experiments\.mine +experiments/mine\.py$", listed, re.M)
+    assert re.search(r"broken\.py is not Python yet: ", listed)
     explained = run("experiments.mine", "--help", path=tmp_path).stdout
     assert explained.startswith("experiments/mine.py\n")
 

@@ -1,6 +1,7 @@
 """Gender bias, and stereotypes in the training text."""
 
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
@@ -33,7 +34,8 @@ from experiments.stereotypes import (
     verdicts,
 )
 from tests.tiny_runs import read_lines
-from transformer_jax.errors import DataError
+from transformer_jax.config.data import DataConfig
+from transformer_jax.errors import ConfigError, DataError
 
 # Gender bias -------------------------------------------------------------------------------------
 
@@ -83,6 +85,38 @@ def test_the_scores_of_six_sentences():
         "M:F": 4,
         "no sign, %": pytest.approx(100 * 2 / 6),
     }
+
+
+@pytest.mark.parametrize(
+    ("changes", "first"),
+    [
+        ({"src": "fr", "tgt": "de"}, None),
+        ({"src": "en", "tgt": "fr"}, None),
+        ({"directions": ("de-en", "fr-de")}, None),
+        ({"src": "en", "tgt": "de"}, "The clerk"),
+        ({"directions": ("en-fr", "en-de")}, ">>de<< The clerk"),
+    ],
+)
+def test_a_run_has_to_translate_english_into_german(changes, first, tmp_path, monkeypatch):
+    """WinoMT's sentences are English, and the rule about gender is for German."""
+
+    class Ended(Exception):
+        pass
+
+    def translate(lines: list[str]) -> list[str]:
+        assert lines[0].startswith(first)
+        raise Ended
+
+    run = SimpleNamespace(config=SimpleNamespace(data=DataConfig(**changes)), translate=translate)
+    monkeypatch.setattr("transformer_jax.api.load", lambda *_: run)
+    monkeypatch.setattr("sys.argv", ["gender_bias", "--workdir=RUN"])
+    (tmp_path / "winomt").mkdir()
+    for name in ("en", "en_pro", "en_anti"):
+        path = tmp_path / "winomt" / f"{name}.txt"
+        path.write_text("female\t1\tThe clerk lost her key.\tclerk\n")
+    monkeypatch.setenv("TRANSFORMER_JAX_DATA", str(tmp_path))
+    with pytest.raises(Ended if first else ConfigError):
+        gender_bias.main()
 
 
 def test_a_system_that_translates_every_occupation_as_male(monkeypatch):

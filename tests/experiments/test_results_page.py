@@ -13,6 +13,7 @@ from experiments.overview import GROUPS, RESULTS, Bar, Compared, bars_of, overvi
 from experiments.results_page import BLOCK, PAGE, rendered
 from transformer_jax.errors import DataError
 from transformer_jax.reporting.page import Code, markdown_page
+from transformer_jax.tables.results import read_results
 from transformer_jax.use.command_line import exit_status
 
 ROOT = Path(__file__).parents[2]
@@ -56,6 +57,17 @@ def test_a_table_is_made_of_the_lines_of_its_rows(tmp_path, in_checkout):
     table = "| row | BLEU | perplexity (per subword) |\n| --- | ---: | ---: |\n"
     table += "| Transformer | 33.47 | 7.94 |"
     assert rendered(page) == page.read_text().replace("old", table)
+
+
+@pytest.mark.parametrize("name", ["sweep/mine", "scores/mine"])
+def test_a_table_that_no_scale_knows_has_its_rows_as_they_are(name, tmp_path, in_checkout):
+    """Neither a sweep's module nor one without the name EXPERIMENT, as README's, is imported."""
+    (tmp_path / "results" / name).mkdir(parents=True)
+    recorded = ROOT / "docs/results/table2_bleu/longer/results.jsonl"
+    shutil.copy(recorded, tmp_path / "results" / name)
+    table = rendered(page_of(tmp_path, f"results: {name} bleu"))
+    rows = list(dict.fromkeys(line.row for line in read_results(recorded.parent)))
+    assert [line.split(" | ")[0].strip("| ") for line in table.splitlines()[5:-3]] == rows
 
 
 @pytest.mark.parametrize("kind", ["results", "verdicts"])

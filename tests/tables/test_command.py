@@ -123,7 +123,9 @@ def test_what_runs_read_is_made_before_they_begin_and_not_to_list_them(call, mon
         call("--seeds=a")
 
 
-def test_a_report_is_of_every_recorded_seed_and_in_the_rows_order(call, tmp_path, monkeypatch):
+def test_a_report_is_of_every_recorded_seed_and_in_the_rows_order(
+    call, tmp_path, monkeypatch, caplog
+):
     seen = []
     found = EXPERIMENT._replace(findings=lambda _, jobs: seen.extend(jobs) or [])
     monkeypatch.setitem(globals(), "EXPERIMENT", found)
@@ -131,8 +133,9 @@ def test_a_report_is_of_every_recorded_seed_and_in_the_rows_order(call, tmp_path
     digests = {(job.row, job.seed): job.digest() for job in jobs}
     lines = [line("4 heads", 1, 2.0), line("4 heads", 0, 2.0), line("base", 0, 1.0)]
     lines = [one._replace(config_digest=digests[one.row, one.seed]) for one in lines]
-    write_results(tmp_path / "out", lines)
+    write_results(tmp_path / "out", [*lines, line("of another table", 0, 1.0)])
     call("--report", "--seeds=7")
+    assert "has 'of another table', which is no row of this table" in caplog.text
     assert {job.seed for job in seen} == {0, 1}
     runs_table = (tmp_path / "out" / "index.html").read_text().rpartition("<h2>")[2]
     cells = [cell.partition("<")[0] for cell in runs_table.split("<tr><td>")[1:]]
@@ -164,6 +167,7 @@ def test_the_page_says_the_minutes_that_rows_got(call, tmp_path):
 def test_flags_that_cannot_be_are_one_line(call):
     for flags, message in [
         (["--seeds=one"], "--seeds=one"),
+        (["--seeds=1_0"], "--seeds=1_0"),
         (["--seeds=,"], "--seeds=, names none"),
         (["--rows=;"], "--rows=; names none"),
         (["--rows=other"], "no row 'other'"),

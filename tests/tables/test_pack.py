@@ -248,18 +248,23 @@ def test_each_pack_has_its_own_text_and_links(call, tmp_path, corpus):
     for language in "en", "de":
         (own / f"valid.{language}").unlink()
     (own / "train.align.gz").write_bytes(gzip.compress(b"0-0\n" * runs.SIZES["train"]))
+    runs.write_lines(own / "train.doc", map(str, range(runs.SIZES["train"])))
     aligned = [*keys, "--config.data.alignments=True", "--config.train.alignment_weight=0.1"]
     call(tmp_path, "--rows=base", f"--pack={tmp_path / 'second'}", *aligned)
-    for name in "first", "second":
+    documents = [*keys, "--config.data.context=1", "--config.model.sources=2"]
+    call(tmp_path, "--rows=base", f"--pack={tmp_path / 'third'}", *documents)
+    packs = "first", "second", "third"
+    for name in packs:
         call(tmp_path, f"--packed={tmp_path / name}", "--list")
     names = "train.en train.de test.en test.de".split()
     each = {
         folder.parent.name: sorted(path.name for path in folder.rglob("*.*"))
         for folder in (tmp_path / "runs" / "tiny" / "small" / "packed").glob("*/text")
     }
-    digests = [pack.read_plan(tmp_path / name).sha256[:12] for name in ("first", "second")]
+    digests = [pack.read_plan(tmp_path / name).sha256[:12] for name in packs]
     assert each[digests[0]] == sorted([*names, "valid.en", "valid.de"])
     assert each[digests[1]] == sorted([*names, "train.align"])
+    assert each[digests[2]] == sorted([*names, "train.doc"])
 
 
 @pytest.mark.parametrize("table", ["sweep", "tiny"])

@@ -63,6 +63,15 @@ def test_a_byte_order_mark_and_carriage_returns_are_left_out_at_their_places_onl
     assert list(TextLines(path)) == want
 
 
+def test_a_file_that_another_program_writes_over_is_the_text_that_was_read(tmp_path):
+    """A map of it would end this process, or show bytes of both texts."""
+    path = tmp_path / "a.en"
+    path.write_text("first\nsecond\n")
+    lines = TextLines(path)
+    path.write_text("x\n")
+    assert list(lines) == ["first", "second"]
+
+
 def test_lines_that_end_with_carriage_returns_alone_are_refused(tmp_path):
     with pytest.raises(DataError, match=r"a.en is one line with carriage returns.*tr '\\r'"):
         TextLines(write(tmp_path / "a.en", "a dog\ra cat\r"))

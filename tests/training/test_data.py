@@ -4,6 +4,7 @@ import logging
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import jax
 import numpy as np
@@ -14,6 +15,7 @@ from tests.fixtures.cases import other_value
 from tests.fixtures.encoded import in_memory, pairs_in, pairs_of
 from tests.fixtures.tiny import tiny_model
 from transformer_jax.config.changes import of_other_direction
+from transformer_jax.config.data import DataConfig
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import KEYS
 from transformer_jax.config.train import TrainConfig
@@ -220,21 +222,35 @@ def test_lines_that_are_one_off_from_some_pair_on_are_told(caplog):
     similar = np.maximum(lengths + rng.integers(-4, 5, 4_000), 1)
     one_off = np.concatenate([similar[:2_000], similar[1_999:-1]])  # from pair 2,001 on
 
-    def warnings(src: np.ndarray, tgt: np.ndarray) -> str:
+    def warnings(*sides: np.ndarray, **changes: Any) -> str:
+        """What is said of a target whose lengths are the last of these, and its sources."""
         caplog.clear()
-        sides = [(np.zeros(x.sum(), np.uint16), np.cumsum([0, *x])) for x in (src, tgt)]
-        text_checks.warn_of_unrelated_lines(EncodedPairs(*sides[0], *sides[1]), "training")
+        *sources, target = sides
+
+        def ids(sizes: np.ndarray) -> list[int]:
+            return [i for size in sizes for i in [*[9] * (size - 1), EOS]]
+
+        pairs = in_memory([ids(own) for own in np.stack(sources, 1)], [ids([n]) for n in target])
+        data = DataConfig(**changes)
+        text_checks.warn_of_unrelated_lines(pairs, "training", data)
         return caplog.text
 
     found = warnings(lengths, one_off)
-    assert "in 2 of 4 blocks of 1000 training pairs, first in that from pair 2001, " in found
+    assert "in 5 of 10 blocks of 400 training pairs, first in that from pair 2001, " in found
     assert "but do with the target +1 lines on" in found
     assert "with the target -1 lines on" in warnings(one_off, lengths)
     assert "do not correlate" in (found := warnings(lengths, rng.permutation(similar)))
     assert "lines on" not in found
+    late = np.concatenate([similar[:300], similar[299:389]])
+    assert "first in that from pair 291" in warnings(lengths[:390], late), "the last block"
     assert not warnings(lengths, similar)
+    assert not warnings(np.where(rng.random(4_000) < 0.1, 1, lengths), similar), "blank lines"
     assert not warnings(lengths, np.full(4_000, 3)), "labels"
     assert not warnings(lengths[:99], similar[-99:]), "too few to tell"
+    other = rng.permutation(lengths)
+    found = warnings(lengths, other, similar, src="de,fr")
+    assert "the lengths of the fr text and the target" in found and "de" not in found
+    assert not warnings(lengths, other, similar, context=1), "the sentence before"
 
 
 def test_ctc_needs_targets_that_fit_into_the_states_of_their_sources(caplog):

@@ -4,6 +4,7 @@ Marian writes its options into the .npz, as YAML in `special:model.yml`. A vocab
 of pieces and ids, or a SentencePiece model (.spm) whose pieces have the model's own ids.
 """
 
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -162,7 +163,8 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or 'it is not a .npz file'}.") from None
     except Exception as error:  # zipfile and NumPy raise many types on damaged files
-        raise DataError(f"{path} is not a .npz file of arrays: {error}.") from None
+        wrong = error if zipfile.is_zipfile(path) else "it is no zip archive"
+        raise DataError(f"{path} is not a .npz file of arrays: {wrong}.") from None
 
 
 def _read_options(path: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:

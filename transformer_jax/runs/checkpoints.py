@@ -99,8 +99,7 @@ def damaged_file(checkpoint: Path) -> str | None:
     if not sums:
         return f"{manifest.name} is not a manifest"
     # The score may be written after the manifest.
-    if unlisted := _files(checkpoint).keys() - sums.keys() - {METRICS}:
-        return f"{min(unlisted)} is not in {manifest.name}"
+    unlisted = _files(checkpoint).keys() - sums.keys() - {METRICS}
     of_run = _sums_of_run(checkpoint)
     sums.pop(OLD_SETTINGS, None)
     for what in (VOCABULARY, SETTINGS):
@@ -113,7 +112,7 @@ def damaged_file(checkpoint: Path) -> str | None:
             return f"{name} is missing"
         if _sha256(path) != want:
             return f"{name} does not have the SHA-256 sum that was written"
-    return None
+    return f"{min(unlisted)} is not in {manifest.name} (remove it)" if unlisted else None
 
 
 def manifest_of(checkpoint: Path) -> Path:
@@ -181,6 +180,7 @@ class Checkpoints:
         self._sealer = concurrent.futures.ThreadPoolExecutor(1, "manifests")
         self._sealing: concurrent.futures.Future[None] | None = None
         self._newest_failed = False
+        self._run = _inode(folder.parent)
 
     @functools.cached_property
     def manager(self) -> "Manager":
@@ -202,7 +202,7 @@ class Checkpoints:
 
         Raises:
           RunError: this checkpoint or the one before cannot be written, and `on_save_error` is
-            "stop".
+            "stop"; or the run's folder was moved or removed.
         """
         self.check(wait=True)
         self._newest_failed = False
@@ -306,7 +306,17 @@ class Checkpoints:
                 shutil.rmtree(left, ignore_errors=True)
 
     def _make_way(self, step: int) -> None:
-        """Sets aside files that have the name of the next checkpoint, or of its manifest."""
+        """Sets aside files that have the name of the next checkpoint, or of its manifest.
+
+        Raises RunError if the run's folder is not the one that it was: Orbax would make a new one.
+        """
+        found = _inode(self.folder.parent)
+        self._run = self._run or found
+        if found != self._run:
+            raise RunError(
+                f"{self.folder.parent} was moved or removed while the run trains, so step {step} "
+                "is not saved. Call `train` again where its checkpoints are now."
+            )
         folder = self.folder / str(step)
         if _is_checkpoint(folder):
             return
@@ -327,6 +337,15 @@ class Checkpoints:
             name = manifest.name.removesuffix(".sha256.json")
             if name.isdecimal() and manifest.is_file() and int(name) not in steps:
                 manifest.unlink()
+
+
+def _inode(folder: Path) -> tuple[int, int] | None:
+    """What tells a folder from another one of its name; None: it does not exist."""
+    try:
+        found = folder.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def restore_if_undamaged(folder: Path, like: State) -> tuple[State | None, str]:

@@ -286,7 +286,7 @@ def _items(flag: str, text: str | None, separator: str) -> tuple[str, ...]:
 
 def _numbers(text: str | None) -> tuple[int, ...]:
     try:
-        return tuple(map(int, _items("seeds", text, ",")))
+        return tuple(int(item.replace("_", " ")) for item in _items("seeds", text, ","))
     except ValueError:
         raise ConfigError(f"--seeds={text}: expected numbers, such as 0,1,2.") from None
 

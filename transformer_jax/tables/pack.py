@@ -166,8 +166,9 @@ def _text_files(corpus: TextCorpus, text: str) -> Iterator[tuple[str, Path]]:
     valid = () if corpus.cuts_valid else data.valid or ("valid",)
     for stem in (*data.train, *valid, *data.test):
         whole = stem.partition("[")[0]
-        endings = (".align", ".align.gz") if data.alignments and stem in data.train else ()
-        links = [corpus.folder / f"{whole}{ending}" for ending in endings]
+        asked = {"align": data.alignments and stem in data.train, "doc": data.context}
+        endings = [f".{ending}{gz}" for ending, of in asked.items() if of for gz in ("", ".gz")]
+        others = [corpus.folder / f"{whole}{ending}" for ending in endings]
         # A stem may lead to a folder beside the corpus's.
         inside = os.path.normpath(os.path.join(text, os.path.dirname(whole)))
         if not f"{inside}/".startswith("text/"):
@@ -175,7 +176,7 @@ def _text_files(corpus: TextCorpus, text: str) -> Iterator[tuple[str, Path]]:
                 f"--pack: a pack cannot hold the stem {stem!r}: give one from {corpus.folder} on, "
                 "with at most one '..'."
             )
-        for path in (*corpus.files(whole), *links):
+        for path in (*corpus.files(whole), *others):
             if path.is_file():
                 yield f"{inside}/{path.name.removesuffix('.gz')}.xz", path
 

@@ -16,6 +16,7 @@ from transformer_jax.errors import DataError
 from transformer_jax.text.by_position import ByPosition
 
 BLOCK_BYTES = 1 << 24  # bytes read, or searched for line ends, at a time
+MAPPED_BYTES = 1 << 24  # size from which a file is mapped: until then others may change it
 GZIP = b"\x1f\x8b"  # the first bytes of a compressed file; no UTF-8 begins so
 CHECK_LINES = 1 << 16  # lines decoded at a time by the check for UTF-8
 
@@ -23,8 +24,8 @@ CHECK_LINES = 1 << 16  # lines decoded at a time by the check for UTF-8
 class TextLines(ByPosition[str]):
     """The lines of a UTF-8 file: only "\\n" and "\\r\\n" end a line; the last needs no line end.
 
-    A plain file is memory-mapped, and a .gz file is kept decompressed in memory. The index takes 8
-    bytes per line.
+    A large plain file is memory-mapped; any other is kept in memory, a .gz file decompressed. The
+    index takes 8 bytes per line.
     """
 
     def __init__(self, path: Path):
@@ -107,7 +108,7 @@ def _read_only(path: Path) -> Buffer:
             while block := stream.read(BLOCK_BYTES):
                 content += block
             return content
-        if path.is_file() and path.stat().st_size > 0:  # empty files and pipes cannot be mapped
+        if path.is_file() and path.stat().st_size >= MAPPED_BYTES:
             return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
         return stream.read()
 

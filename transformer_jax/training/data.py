@@ -182,8 +182,8 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
         text_checks.check_states(train, valid, STATES)
     if not config.model.features:
         text_checks.warn_of_known_pairs(train, valid, vocabulary)
-        text_checks.warn_of_unrelated_lines(train, "training")
-        text_checks.warn_of_unrelated_lines(valid, "validation")
+        text_checks.warn_of_unrelated_lines(train, "training", config.data)
+        text_checks.warn_of_unrelated_lines(valid, "validation", config.data)
     if config.model.sources > 1 and not config.data.context:
         text_checks.warn_of_sources(train, config.data.sources)
     weights = pairs.pair_weights() if isinstance(pairs, Mixed) else None

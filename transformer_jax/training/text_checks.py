@@ -22,9 +22,9 @@ REFERENCES = 1_000  # validation references that are looked at
 LOST_SHARE, KNOWN_SHARE, COPIED_SHARE, MISSING_SHARE = 0.01, 0.1, 0.5, 0.1
 CHUNK_PAIRS = 50_000
 CODED_LINES = 1_000  # source lines of each text in which codes are looked for
-# Lengths of both sides correlate at 0.78 and more in blocks of real parallel text (Europarl, news,
-# manuals, captions), and at 0.35 and less where the lines of one side are one off.
-BLOCK_PAIRS, FEWEST_PAIRS, LEAST_CORRELATION, SHIFTS = 1_000, 100, 0.2, (1, -1, 2, -2)
+# In blocks of 100 to 1,000 pairs of real text (Europarl, news, manuals, captions) the logarithms of
+# lengths correlate at 0.74 to 0.97, and at -0.4 to 0.37 where the lines of one side are one off.
+BLOCK_PAIRS, SMALLEST_BLOCK, LEAST_CORRELATION, SHIFTS = 1_000, 100, 0.3, (1, -1, 2, -2)
 
 
 def warn_of_lost_characters(pairs: Sequence[Pair], vocabulary: Vocabulary) -> None:
@@ -120,51 +120,79 @@ def warn_of_known_pairs(train: EncodedPairs, valid: EncodedPairs, vocabulary: Vo
         log.warning("in %d of %d training pairs both sides are equal", copied, len(train))
 
 
-def warn_of_unrelated_lines(pairs: EncodedPairs, kind: str) -> None:
+def warn_of_unrelated_lines(pairs: EncodedPairs, kind: str, data: DataConfig) -> None:
     """Logs a warning if the lengths of both sides do not correlate: a line of one may be missing.
+
+    Each of several source languages is compared; with data.context, only the sentence itself.
 
     Args:
       kind: of the pairs, for the message.
     """
-    size = min(BLOCK_PAIRS, len(pairs))
-    if size < FEWEST_PAIRS:
+    size = min(BLOCK_PAIRS, max(SMALLEST_BLOCK, len(pairs) // 10))
+    if len(pairs) < size:
         return
-    blocks = len(pairs) // size
-    src, tgt = (
-        np.log(np.maximum(lengths[: blocks * size], 1)).reshape(blocks, size)
-        for lengths in (pairs.src_lengths(), pairs.tgt_lengths())
-    )
-    wrong = np.flatnonzero(_correlations(src, tgt, 0) < LEAST_CORRELATION)
-    if not len(wrong):
-        return
-    first = slice(wrong[0], wrong[0] + 1)
-    found = {by: float(_correlations(src[first], tgt[first], by)[0]) for by in SHIFTS}
-    later = max(SHIFTS, key=found.__getitem__)
-    log.warning(
-        "the lengths of both sides do not correlate in %d of %d blocks of %d %s pairs, first in "
-        "that from pair %d%s: do these lines belong together?",
-        len(wrong),
-        blocks,
-        size,
-        kind,
-        wrong[0] * size + 1,
-        f", but do with the target {later:+d} lines on" * (found[later] > 2 * LEAST_CORRELATION),
-    )
+    firsts = np.unique([*range(0, len(pairs) - size + 1, size), len(pairs) - size])
+    target = pairs.tgt_lengths() - 1
+    compared = data.sources[:1] if data.context else data.sources
+    lengths = _source_lengths(pairs, len(data.sources)).T
+    for name, source in zip(compared, lengths, strict=False):
+        found = {by: _correlations(source, target, firsts, size, by) for by in (0, *SHIFTS)}
+        wrong = np.flatnonzero(found[0] < LEAST_CORRELATION)
+        if not len(wrong):
+            continue
+        of_first = {by: np.nan_to_num(found[by][wrong[0]]) for by in SHIFTS}
+        later = max(SHIFTS, key=of_first.__getitem__)
+        shifted = of_first[later] > 2 * LEAST_CORRELATION
+        log.warning(
+            "the lengths of %s do not correlate in %d of %d blocks of %d %s pairs, first in that "
+            "from pair %d%s: do these lines belong together?",
+            f"the {name} text and the target" if len(compared) > 1 else "both sides",
+            len(wrong),
+            len(firsts),
+            size,
+            kind,
+            firsts[wrong[0]] + 1,
+            f", but do with the target {later:+d} lines on" if shifted else "",
+        )
 
 
-def _correlations(src: np.ndarray, tgt: np.ndarray, later: int) -> np.ndarray:
-    """The correlation in each block: float [blocks], NaN where a side is constant.
+def _correlations(
+    src: np.ndarray, tgt: np.ndarray, firsts: np.ndarray, size: int, later: int
+) -> np.ndarray:
+    """The correlation of the logarithms of lengths in each block: float [blocks].
+
+    Pairs with a blank side do not count. It is NaN where too few are left, or a side is constant.
 
     Args:
-      src, tgt: float [blocks, pairs].
-      later: a source line is compared with the target of so many lines later.
+      src, tgt: lengths without EOS: int [pairs].
+      firsts: the first pair of each block of `size` pairs.
+      later: a source line is compared with the target of so many lines later, in its block.
     """
-    size = src.shape[1]
-    src = src[:, max(0, -later) : size - max(0, later)]
-    tgt = tgt[:, max(0, later) : size - max(0, -later)]
-    src, tgt = (x - x.mean(1, keepdims=True) for x in (src, tgt))
-    norms = np.sqrt((src**2).sum(1) * (tgt**2).sum(1))
-    return (src * tgt).sum(1) / np.where(norms > 1e-6, norms, np.nan)  # rounding of a mean
+    at = firsts[:, None] + np.arange(max(0, -later), size - max(0, later))
+    lengths = src[at], tgt[at + later]
+    counts = (lengths[0] > 0) & (lengths[1] > 0)
+    number = counts.sum(1, keepdims=True)
+    deviations = []
+    for one in lengths:
+        logs = np.where(counts, np.log(np.maximum(one, 1)), 0.0)
+        mean = logs.sum(1, keepdims=True) / np.maximum(number, 1)
+        deviations.append(np.where(counts, logs - mean, 0.0))
+    x, y = deviations
+    norms = np.sqrt((x**2).sum(1) * (y**2).sum(1))
+    is_known = (number[:, 0] >= SMALLEST_BLOCK // 2) & (norms > 1e-6)  # rounding of a mean
+    return (x * y).sum(1) / np.where(is_known, norms, np.nan)
+
+
+def _source_lengths(pairs: EncodedPairs, count: int) -> np.ndarray:
+    """Subwords of each of `count` source sentences without EOS: int64 [pairs, count]."""
+    if count <= 1:
+        return (pairs.src_lengths() - 1)[:, None]
+    is_end = np.asarray(pairs.src_ids) == EOS
+    ends = np.add.reduceat(is_end.astype(np.int64), pairs.src_offsets[:-1])  # 1 without text
+    lengths = np.diff(np.flatnonzero(is_end), prepend=-1) - 1
+    found = np.zeros((len(pairs), count), np.int64)
+    found[ends == count] = lengths[np.repeat(ends == count, ends)].reshape(-1, count)
+    return found
 
 
 def _sums_of_files(corpus: FolderCorpus, stems: Sequence[str]) -> set[bytes]:
@@ -177,21 +205,19 @@ def warn_of_sources(train: EncodedPairs, languages: Sequence[str]) -> None:
     Twice: it is another source sentence, or the translation. Sentences with the same sum of random
     numbers of their subwords count as equal.
     """
-    is_end = np.asarray(train.src_ids) == EOS
-    counts = np.add.reduceat(is_end.astype(np.int64), train.src_offsets[:-1])  # 1 without text
-    ends = np.flatnonzero(is_end)
-    lengths = np.diff(ends, prepend=-1) - 1  # of each sentence, without EOS
-    whole = np.repeat(counts == len(languages), counts)
-    of_pairs = lengths[whole].reshape(-1, len(languages))
+    lengths = _source_lengths(train, len(languages))
+    has_text = lengths.any(1)
+    of_pairs = lengths[has_text]
     for language, own in zip(languages, of_pairs.T, strict=True):
         if (missing := int((own == 0).sum())) > MISSING_SHARE * len(own):
             log.warning("%d of %d training pairs have no %s text", missing, len(own), language)
     largest = max(int(ids.max()) for ids in (train.src_ids, train.tgt_ids))
     numbers = np.random.default_rng(0).integers(2**63, size=largest + 1, dtype=np.uint64)
-    begins = np.concatenate([[0], ends[:-1] + 1])
-    of_source = np.add.reduceat(numbers[train.src_ids], begins)[whole].reshape(of_pairs.shape)
+    begins = np.append(0, np.flatnonzero(np.asarray(train.src_ids) == EOS)[:-1] + 1)
+    in_text = np.repeat(has_text, np.where(has_text, len(languages), 1))
+    of_source = np.add.reduceat(numbers[train.src_ids], begins)[in_text].reshape(of_pairs.shape)
     of_target = np.add.reduceat(numbers[train.tgt_ids], train.tgt_offsets[:-1])
-    sides = [*of_source.T, of_target[counts == len(languages)]]
+    sides = [*of_source.T, of_target[has_text]]
     for (one, first), (other, second) in itertools.combinations(enumerate(sides), 2):
         equal = int(((first == second) & (of_pairs[:, one] > 0)).sum())
         if equal > COPIED_SHARE * len(of_pairs):

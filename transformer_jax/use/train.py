@@ -222,7 +222,11 @@ def _train_in(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
             if start != 0 and not curves.exists():
                 log.warning("%s is gone: the curves begin after step %d", curves, start)
             if start == 0 and curves.exists():
-                log.warning("%s has no checkpoint: training begins again at step 0", one.run.path)
+                log.warning(
+                    "%s has no checkpoint: training begins again at step 0, and averages that are "
+                    "there are not of it",
+                    one.run.path,
+                )
         processes.first_does(lambda: _claim(ways))
         allocator.collect_as_usual()
         with StopRequest() as stop:
