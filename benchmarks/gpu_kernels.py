@@ -111,11 +111,11 @@ def attention_case(
     return Case(name, with_gradients(fused), with_gradients(plain), arrays)
 
 
-def by_range(queries: Queries, keys: Keys, setting: Setting) -> Array:
-    """Fused attention that walks from the first block with an allowed pair to the last one.
+def by_range(case: Case) -> Case:
+    """The case with fused attention over the blocks from the first to the last that it may see.
 
-    Its loops over blocks have no condition inside, so that the compiler may fetch the next block
-    while it computes one. Each mask inside the range is computed twice.
+    Its loops over blocks have no condition inside, so the compiler fetches the next block while it
+    computes one (Triton's pipelining). Each mask inside the range is computed twice.
     """
 
     def over_blocks(length: int, mask: Any, add: Any, start: Any) -> Any:
@@ -137,8 +137,11 @@ def by_range(queries: Queries, keys: Keys, setting: Setting) -> Array:
         none = jnp.int32(blocks), jnp.int32(0)
         return jax.lax.fori_loop(*jax.lax.fori_loop(0, blocks, widened, none), one, start)
 
-    with mock.patch.object(fused_attention, "_over_blocks", over_blocks):
-        return fused_attend(queries, keys, setting)
+    def fused(*arrays: Any) -> Any:
+        with mock.patch.object(fused_attention, "_over_blocks", over_blocks):  # while it is traced
+            return case.fused(*arrays)
+
+    return case._replace(name=f"{case.name}, blocks in a range", fused=fused)
 
 
 def by_cudnn(queries: Queries, keys: Keys, setting: Setting) -> Array:
@@ -258,14 +261,13 @@ def main() -> None:
     rows, length = values["rows"], values["length"]
     print(f"{jax.devices()[0].device_kind}, JAX {jax.__version__}, {rows} rows of {length}\n")
     place = packed_places(rows, length)
-    ways = {"": fused_attend}
-    if values["contenders"]:
-        ways |= {", blocks in a range": by_range, ", cuDNN": by_cudnn}
-    cases = [
-        attention_case(f"attention, {side}{way}", patterns, place, attention)
-        for side, patterns in (("encoder", (same_sentence,)), ("decoder", (same_sentence, causal)))
-        for way, attention in ways.items()
-    ]
+    cases = list[Case]()
+    for side, patterns in (("encoder", (same_sentence,)), ("decoder", (same_sentence, causal))):
+        name = f"attention, {side}"
+        cases.append(attention_case(name, patterns, place))
+        if values["contenders"]:
+            cases.append(by_range(attention_case(name, patterns, place)))
+            cases.append(attention_case(f"{name}, cuDNN", patterns, place, by_cudnn))
     cases += [residual_case(rows, length), loss_case(rows, length, values["vocabulary"])]
     table, problems = zip(*map(measured, cases), strict=True)
     head = ["kernel", "error, 1e-3", "plain's", "same bits", "ms", "plain's", "plain / kernel"]

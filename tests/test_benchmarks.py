@@ -191,7 +191,7 @@ def test_a_count_that_grows_in_another_way_is_refused(monkeypatch):
 def test_attention_over_a_range_of_blocks_is_the_same_attention():
     place = gpu_kernels.packed_places(2, 96)
     patterns = gpu_kernels.same_sentence, gpu_kernels.causal
-    case = gpu_kernels.attention_case("x", patterns, place, gpu_kernels.by_range)
+    case = gpu_kernels.by_range(gpu_kernels.attention_case("x", patterns, place))
     assert gpu_kernels.error(case.fused(*case.arrays), case.plain(*case.arrays)) < 1e-6
 
 
