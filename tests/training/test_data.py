@@ -186,6 +186,9 @@ def test_a_batch_that_is_larger_than_asked_for_is_told(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         load(tmp_path, train__tokens_per_batch=10)
     assert "train.tokens_per_batch=10 is less than the smallest batch: " in caplog.text
+    assert "more than once" not in caplog.text
+    load(tmp_path, train__tokens_per_batch=100_000)
+    assert "each update sees pairs more than once. See train.tokens_per_batch" in caplog.text
 
 
 def test_a_pair_that_fits_both_limits_is_trained_on(tmp_path):

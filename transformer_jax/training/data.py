@@ -258,6 +258,13 @@ def _plan_training(
     if (tokens := rows * row_length * plan.tgt_fill) > 2 * train.tokens_per_batch:
         least = f"the smallest batch: {rows} rows with {tokens:.0f} target tokens"
         log.warning("train.tokens_per_batch=%d is less than %s", train.tokens_per_batch, least)
+    if rows > len(plan):
+        log.warning(
+            "a batch has %d rows, and the text fills %d: each update sees pairs more than once. See "
+            "train.tokens_per_batch",
+            rows,
+            len(plan),
+        )
     features = 0 if pairs.src_ids.ndim == 1 else pairs.src_ids.shape[1]
     has_links = pairs.links is not None
     return plan, BatchShape(rows, src_row_length, row_length, has_links, features)
