@@ -1,5 +1,6 @@
 """From a config to what training reads."""
 
+import itertools
 import logging
 import shutil
 from pathlib import Path
@@ -188,7 +189,7 @@ def test_a_batch_that_is_larger_than_asked_for_is_told(tmp_path, caplog):
     assert "train.tokens_per_batch=10 is less than the smallest batch: " in caplog.text
     assert "more than once" not in caplog.text
     load(tmp_path, train__tokens_per_batch=100_000)
-    assert "each update sees pairs more than once. See train.tokens_per_batch" in caplog.text
+    assert "updates see pairs more than once; see train.tokens_per_batch" in caplog.text
 
 
 def test_a_pair_that_fits_both_limits_is_trained_on(tmp_path):
@@ -254,6 +255,19 @@ def test_lines_that_are_one_off_from_some_pair_on_are_told(caplog):
     found = warnings(lengths, other, similar, src="de,fr")
     assert "the lengths of the fr text and the target" in found and "de" not in found
     assert not warnings(lengths, other, similar, context=1), "the sentence before"
+
+
+def test_the_same_files_are_pairs_or_the_texts_of_a_language_model(corpus, tmp_path, monkeypatch):
+    """Each has its own encoded text in the cache."""
+    monkeypatch.setenv("TRANSFORMER_JAX_CACHE", str(tmp_path / "cache"))
+    for split, languages in itertools.product(("train", "valid"), ("en", "de")):
+        (corpus / f"{split}_{languages}.txt").symlink_to(corpus / f"{split}.{languages}")
+    alone = {"data__src": "", "data__tgt": "txt", "model__encoder": "none"}
+    alone |= {f"data__{x}": (f"{x}_en", f"{x}_de") for x in ("train", "valid")}
+    for _ in range(2):
+        pairs = load(tmp_path / "pairs", data__path=str(corpus))
+        texts = load(tmp_path / "texts", data__path=str(corpus), **alone)
+        assert len(texts.train) == 2 * len(pairs.train) == 600
 
 
 def test_ctc_needs_targets_that_fit_into_the_states_of_their_sources(caplog):

@@ -137,11 +137,10 @@ def encode_corpus(
         its file cannot be read.
     """
     root = Path(cache_dir) if cache_dir is not None else cache_folder()
-    content = f"{FORMAT}\n{key}\n{vocabulary.digest}"
+    # The same files may be other pairs: two sides, or two texts of a language model.
+    content = f"{FORMAT}\n{key}\n{vocabulary.digest}\n{sources} sources of {len(pairs)} pairs"
     if segmentations is not None:
         content += f"\n{tuple(segmentations)}"
-    if sources > 1:
-        content += f"\n{sources} sources"
     name = hashlib.sha256(content.encode()).hexdigest()[:32]
     path = root / f"{name}.json"
     entry = _read_entry(path)

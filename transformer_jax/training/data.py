@@ -260,7 +260,7 @@ def _plan_training(
         log.warning("train.tokens_per_batch=%d is less than %s", train.tokens_per_batch, least)
     if rows > len(plan):
         log.warning(
-            "a batch has %d rows, and the text fills %d: each update sees pairs more than once. See "
+            "a batch has %d rows, and the text fills %d: updates see pairs more than once; see "
             "train.tokens_per_batch",
             rows,
             len(plan),

@@ -119,6 +119,7 @@ def new_vocabulary(config: Config, corpus: Corpus, fingerprint: str) -> Vocabula
                 yield from text.split(TAB)[:last] if several else (text,)
 
     name = f"{sentencepiece.__version__} {fingerprint} {config.vocabulary} {config.data.seed}"
+    name += f" {len(config.data.sources)} sources"
     if isinstance(mixed := corpus.split("train"), Mixed):
         name += f" {config.data.codes} {mixed.weights}"
     model = processes.first_does(
