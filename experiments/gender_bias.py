@@ -74,7 +74,8 @@ def read_winomt(path: Path) -> list[Case]:
     for number, line in enumerate(TextLines(path), start=1):
         gender, place, sentence, *_ = [*line.split("\t"), "", ""]
         words = sentence.split()
-        if not place.isdecimal() or int(place) >= len(words):
+        known = gender in (MALE, FEMALE, NEUTRAL)
+        if not (known and place.isdecimal() and int(place) < len(words)):
             raise DataError(f"{path}, line {number}: expected GENDER, PLACE, SENTENCE, OCCUPATION.")
         cases.append(Case(gender, int(place), words))
     return cases
@@ -139,10 +140,12 @@ def scores(
 def error_of_the_rule(path: Path) -> float:
     """The share of sentences by hand whose gender the rule and the aligner get wrong."""
     cases, translations = [], []
-    for line in TextLines(path):
+    for number, line in enumerate(TextLines(path), start=1):
         english, _, german = line.partition("|")
         words = english.split()
         place = words.index("finished") - 1 if "finished" in words else 1
+        if not (german.strip() and re.search(r"\b(his|her)\b", english) and place >= 0):
+            raise DataError(f"{path}, line {number}: expected ENGLISH|GERMAN.")
         gender = FEMALE if re.search(r"\bher\b", english) else MALE
         cases.append(Case(gender, place, words))
         translations.append(german)

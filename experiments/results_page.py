@@ -45,7 +45,7 @@ def rendered(page: Path) -> str:
     make = {"results": _metrics, "verdicts": _verdicts}
     found, opened = list[str](), ""  # the comment before a table that has no end yet
     for number, line in enumerate(read_utf8(page).replace("\r\n", "\n").split("\n"), 1):
-        if line.startswith("<!--"):
+        if line.lstrip().startswith("<!--"):
             block = BLOCK.fullmatch(line)
             if not (line == END if opened else block):
                 raise DataError(

@@ -97,6 +97,15 @@ def new_folder(folder: Path) -> Iterator[Path]:
         whole.rename(folder)
 
 
+def inode(folder: Path) -> tuple[int, int] | None:
+    """What tells a folder from another one of its name; None: it does not exist."""
+    try:
+        found = folder.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def is_stream(path: Path) -> bool:
     """Whether the path is a named pipe, a socket or a device: opening one may wait for ever."""
     try:

@@ -65,10 +65,23 @@ def test_a_file_has_a_gender_a_place_and_a_sentence_in_each_line(tmp_path):
     [case] = read_winomt(path)
     assert case == Case(FEMALE, 1, "The clerk lost her key.".split())
     assert case.line == "The clerk lost her key."
-    for wrong in ("female\t9\tThe clerk.\tclerk\n", "female\n"):
+    for wrong in ("female\t9\tThe clerk.\tclerk\n", "female\n", "Female\t1\tThe clerk.\tclerk\n"):
         path.write_text(wrong)
         with pytest.raises(DataError, match="line 1: expected GENDER, PLACE"):
             read_winomt(path)
+
+
+def test_sentences_by_hand_have_both_languages(tmp_path):
+    path = tmp_path / "handcrafted"
+    path.write_text("the clerk finished her work .|Die Beamtin beendete ihre Arbeit .\n")
+    assert gender_bias.error_of_the_rule(path) == 0
+    for wrong in (
+        "the clerk finished her work .\tDie Beamtin\n",
+        "Die Beamtin .|her clerk left .\n",
+    ):
+        path.write_text(wrong)
+        with pytest.raises(DataError, match=r"handcrafted, line 1: expected ENGLISH\|GERMAN"):
+            gender_bias.error_of_the_rule(path)
 
 
 def test_the_scores_of_six_sentences():

@@ -91,6 +91,7 @@ def test_results_that_are_not_there_are_one_line(kind, tmp_path, in_checkout, mo
         ("results:", "result:", "line 3: <!-- result: scores/small bleu --> is not known"),
         ("bleu", "belu", "'belu' is no metric of .*scores/small: perplexity, "),
         ("After", "<!-- end --> no", "line 7: <!-- end --> no. is not known"),
+        ("<!-- res", "  <!-- res", "line 3:   <!-- results: scores/small bleu --> is not known"),
     ],
 )
 def test_a_comment_that_makes_no_table_is_refused(old, new, message, tmp_path, in_checkout):

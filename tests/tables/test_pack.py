@@ -179,6 +179,11 @@ def test_a_pack_that_does_not_fit_is_refused(call, tmp_path, monkeypatch, experi
         with pytest.raises(ConfigError, match="the pack has its own. Leave it out with --packed"):
             call(tmp_path, f"--packed={folder}", flag)
     packed = [f"--packed={folder}", "--list"]
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / ".#mine.py").symlink_to("/none")  # an editor's lock
+    with monkeypatch.context() as changed:
+        changed.setattr(pack, "ROOT", tmp_path)
+        assert len(pack.code_digest()) == 12
     with pytest.raises(RunError, match="base, seed 0 was packed for another config"):
         call(tmp_path, *packed, "--config.model.d_ff=16")
     with monkeypatch.context() as changed:

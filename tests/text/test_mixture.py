@@ -1,6 +1,7 @@
 """Texts mixed into one corpus: directions, tags, weights and a temperature."""
 
 import dataclasses
+import shutil
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from transformer_jax.config.data import DataConfig, Text
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.text.corpora import open_corpus
 from transformer_jax.text.mixture import MixedCorpus, plain_corpora, plain_parts
-from transformer_jax.training.text_checks import warn_of_codes
+from transformer_jax.training.text_checks import warn_of_codes, warn_of_equal_targets
 
 LANGUAGES = ("en", "de", "fr")
 
@@ -187,6 +188,22 @@ def test_lines_with_a_code_of_their_own_are_warned_of(folder, caplog):
     lines = runs.read_lines(folder / "a.en")
     runs.write_lines(folder / "a.en", [f">>en<< {lines[0]}", *lines[1:]])
     assert "1 of the first 6 source lines of a training text have a code" in warned()[0]
+
+
+def test_languages_with_the_same_text_are_warned_of(folder, caplog):
+    shutil.copy(folder / "a.de", folder / "a.fr")
+    twice = {"src": "en", "tgt": "de"}
+    for corpus, by_tag, languages in [
+        (corpus_of(folder, "a", directions=("en-de", "en-fr")), False, ["de and in fr"]),
+        (corpus_of(folder, "a", directions=("de-en", "fr-en")), False, []),
+        (corpus_of(folder, "a@en", "a@fr", **twice), True, ["en and in fr"]),
+        (corpus_of(folder, "a@new", "a@old", **twice), False, []),
+        (corpus_of(folder, "a@en", "b@fr", **twice), True, []),
+    ]:
+        caplog.clear()
+        warn_of_equal_targets(corpus, by_tag)
+        text = "6 of the first 6 lines of a training text are the same in "
+        assert caplog.messages == [text + one for one in languages]
 
 
 @pytest.mark.parametrize(

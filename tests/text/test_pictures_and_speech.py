@@ -158,6 +158,10 @@ def test_a_recording_that_cannot_be_read_says_why(tmp_path):
     soundfile.write(path, noise(0), RATE)
     with pytest.raises(DataError, match="the recording is empty"):
         read_recording(path, SPEECH)
+    one = noise(0.1)
+    soundfile.write(path, np.stack([one, -one], 1), RATE)
+    with pytest.raises(DataError, match="nothing is heard in it: .* its channels cancel out"):
+        read_recording(path, SPEECH)
     soundfile.write(path, np.array([0.1, np.nan]), RATE, "FLOAT")
     with pytest.raises(DataError, match="no numbers"):
         read_recording(path, SPEECH)

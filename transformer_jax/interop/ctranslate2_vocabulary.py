@@ -25,6 +25,8 @@ def read_tokens(folder: Path, side: str, unknown: Any, rows: int) -> list[str]:
     files = [f"{name}_vocabulary.{kind}" for name in ("shared", side) for kind in ("json", "txt")]
     path = only_file(folder, f"vocabulary of the {side}", *files)
     text = read_utf8(path)
+    if path.suffix == ".txt" and text.count("\r\n") == text.count("\n"):  # a checkout's line ends
+        text = text.replace("\r\n", "\n")
     try:
         tokens = json.loads(text) if path.suffix == ".json" else text.removesuffix("\n").split("\n")
     except (ValueError, RecursionError) as error:

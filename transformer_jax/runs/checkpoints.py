@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import jax
 
 from transformer_jax.errors import RunError
-from transformer_jax.files import is_stream, write_atomically
+from transformer_jax.files import inode, is_stream, write_atomically
 from transformer_jax.parallel import processes
 from transformer_jax.runs.run_sums import identity_of
 
@@ -180,7 +180,7 @@ class Checkpoints:
         self._sealer = concurrent.futures.ThreadPoolExecutor(1, "manifests")
         self._sealing: concurrent.futures.Future[None] | None = None
         self._newest_failed = False
-        self._run = _inode(folder.parent)
+        self._run = inode(folder.parent)
 
     @functools.cached_property
     def manager(self) -> "Manager":
@@ -310,7 +310,7 @@ class Checkpoints:
 
         Raises RunError if the run's folder is not the one that it was: Orbax would make a new one.
         """
-        found = _inode(self.folder.parent)
+        found = inode(self.folder.parent)
         self._run = self._run or found
         if found != self._run:
             raise RunError(
@@ -337,15 +337,6 @@ class Checkpoints:
             name = manifest.name.removesuffix(".sha256.json")
             if name.isdecimal() and manifest.is_file() and int(name) not in steps:
                 manifest.unlink()
-
-
-def _inode(folder: Path) -> tuple[int, int] | None:
-    """What tells a folder from another one of its name; None: it does not exist."""
-    try:
-        found = folder.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def restore_if_undamaged(folder: Path, like: State) -> tuple[State | None, str]:

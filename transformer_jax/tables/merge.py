@@ -119,7 +119,10 @@ def _checked(
             )
         finished([line], [job])
         if key in known:
-            raise RunError(f"{job.label} is in {output.results} already. Remove that line.")
+            raise RunError(
+                f"{job.label} is in {output.results} already. Remove that line; if it is of this "
+                "archive, write the page instead: --report in place of --merge."
+            )
         if pace != here.get(line.row, pace):
             raise RunError(f"{job.label}: {output.paces} has another number of updates.")
         files = run_files(folder, job)

@@ -82,7 +82,7 @@ def code_digest() -> str:
     """A digest of the package, the presets and the experiments."""
     digest = hashlib.sha256()
     for folder in CODE:
-        for path in sorted((ROOT / folder).rglob("*.py")):
+        for path in sorted((ROOT / folder).rglob("[!.]*.py")):  # editors lock by hidden links
             digest.update(f"{path.relative_to(ROOT)}\n".encode())
             digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
@@ -108,6 +108,7 @@ def pack(
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"--pack={folder} is not empty. Name a new folder.")
     check_results(jobs)
+    code = code_digest(), revision()
     opened = functools.cache(open_corpus)  # rows may share their text
     files = functools.cache(lambda corpus, text: [*_text_files(corpus, text)])
     members = dict[str, bytes | Path]()
@@ -142,7 +143,6 @@ def pack(
         part = archive[n * PART_BYTES : (n + 1) * PART_BYTES]
         write_atomically(folder / name, part)
     digest = hashlib.sha256(archive).hexdigest()
-    code = code_digest(), revision()
     known = [pace for row, pace in paces.items() if row in {job.row for job in jobs}]
     flags = values["minutes"], *code, values["overrides"]
     plan = Plan(jobs[0].experiment, values["scale"], *flags, packed, known, names, digest)

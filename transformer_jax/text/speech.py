@@ -49,7 +49,9 @@ def read_recording(path: Path, data: DataConfig) -> np.ndarray:
         raise DataError("the recording is empty.")
     if not np.isfinite(samples).all():
         raise DataError("it has samples that are no numbers.")
-    frames = normalized(log_mel(samples.mean(1), rate, data.mel_bands))
+    if not np.ptp(mono := samples.mean(1)):
+        raise DataError("nothing is heard in it: it is silent, or its channels cancel out.")
+    frames = normalized(log_mel(mono, rate, data.mel_bands))
     missing = -len(frames) % data.stacked_frames
     frames = np.pad(frames, ((0, missing), (0, 0)))
     return frames.reshape(-1, data.stacked_frames * data.mel_bands)

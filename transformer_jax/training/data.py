@@ -167,6 +167,7 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
     if config.train.objective == BACK_TRANSLATION:
         check_two_codes(vocabulary.codes)
     text_checks.warn_of_codes(pairs, config.data.codes)
+    text_checks.warn_of_equal_targets(corpus, config.train.objective == BACK_TRANSLATION)
     if config.decode.to is not None:
         vocabulary.check_codes([code(config.decode.to)])
     text_checks.warn_of_lost_characters(valid_pairs, vocabulary)
@@ -178,14 +179,7 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
         )
         train = dataclasses.replace(train, links=links)
     valid = _encode(config, valid_pairs, vocabulary, of_valid)
-    if config.model.parallel == "ctc":
-        text_checks.check_states(train, valid, STATES)
-    if not config.model.features:
-        text_checks.warn_of_known_pairs(train, valid, vocabulary)
-        text_checks.warn_of_unrelated_lines(train, "training", config.data)
-        text_checks.warn_of_unrelated_lines(valid, "validation", config.data)
-    if config.model.sources > 1 and not config.data.context:
-        text_checks.warn_of_sources(train, config.data.sources)
+    _check_encoded(config, vocabulary, train, valid)
     weights = pairs.pair_weights() if isinstance(pairs, Mixed) else None
     if segmentations is not None and weights is not None:
         weights = np.tile(weights, segmentations.number)
@@ -205,6 +199,20 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
         seed=config.seed,
         masks=_masks(config),
     )
+
+
+def _check_encoded(
+    config: Config, vocabulary: Vocabulary, train: EncodedPairs, valid: EncodedPairs
+) -> None:
+    """Warns of text that may be a mistake. Raises DataError if CTC can write none of a split."""
+    if config.model.parallel == "ctc":
+        text_checks.check_states(train, valid, STATES)
+    if not config.model.features:
+        text_checks.warn_of_known_pairs(train, valid, vocabulary)
+        text_checks.warn_of_unrelated_lines(train, "training", config.data)
+        text_checks.warn_of_unrelated_lines(valid, "validation", config.data)
+    if config.model.sources > 1 and not config.data.context:
+        text_checks.warn_of_sources(train, config.data.sources)
 
 
 def _masks(config: Config) -> Masks | None:

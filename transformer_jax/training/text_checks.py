@@ -12,7 +12,7 @@ from transformer_jax.errors import DataError
 from transformer_jax.text.corpora import Corpus
 from transformer_jax.text.encoded import EncodedPairs
 from transformer_jax.text.folder_corpus import FolderCorpus, Pair
-from transformer_jax.text.mixture import plain_parts
+from transformer_jax.text.mixture import MixedCorpus, plain_parts
 from transformer_jax.text.vocabulary import EOS, Vocabulary, split_codes
 
 log = logging.getLogger(__name__)
@@ -97,6 +97,30 @@ def warn_of_codes(pairs: Sequence[Pair], codes: Sequence[str]) -> None:
                 has,
                 len(lines),
             )
+
+
+def warn_of_equal_targets(corpus: Corpus, by_tag: bool) -> None:
+    """Logs a warning if texts of different target languages have the same targets.
+
+    Args:
+      corpus: of training; only a mixture has several languages.
+      by_tag: whether tags name languages, as for back-translation without pairs.
+    """
+    seen = list[tuple[str, list[str]]]()
+    for text, own, split in corpus.parts("train") if isinstance(corpus, MixedCorpus) else ():
+        language = text.direction.partition("-")[2] or (text.tag if by_tag else "")
+        lines = [pair.tgt for pair in itertools.islice(own.split(split), CODED_LINES)]
+        for other, known in seen:
+            equal = sum(a == b != "" for a, b in zip(lines, known, strict=False))
+            if language != other and equal > COPIED_SHARE * len(lines):
+                log.warning(
+                    "%d of the first %d lines of a training text are the same in %s and in %s",
+                    equal,
+                    len(lines),
+                    other,
+                    language,
+                )
+        seen.append((language, lines))
 
 
 def warn_of_known_pairs(train: EncodedPairs, valid: EncodedPairs, vocabulary: Vocabulary) -> None:
