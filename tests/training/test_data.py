@@ -100,6 +100,20 @@ def test_a_second_run_finds_the_vocabulary_made(tmp_path, monkeypatch):
     assert len(trained) == 4
 
 
+@pytest.mark.parametrize("weight", ["0.001", "0.5", "1000"])
+def test_a_vocabulary_sees_a_text_once_whatever_its_weight(tmp_path, monkeypatch, weight):
+    monkeypatch.setenv("TRANSFORMER_JAX_CACHE", str(tmp_path / "cache"))
+    counts = []
+
+    def spy(lines, config, seed, codes):
+        counts.append(len(known := [*lines]))
+        return train_vocabulary(known, config, seed)
+
+    monkeypatch.setattr(vocabulary_module, "train_vocabulary", spy)
+    load(tmp_path, data__train=(f"train*{weight}",))
+    assert counts == [2 * runs.SIZES["train"]]
+
+
 def test_validation_is_every_pair_once_in_batches_of_one_shape(tmp_path):
     data = load(tmp_path)
     batches = list(data.valid_batches(np.arange(data.valid_shape.rows)))

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import sentencepiece
 
 from transformer_jax.config.changes import immutable_differences
@@ -102,15 +103,15 @@ def new_vocabulary(config: Config, corpus: Corpus, fingerprint: str) -> Vocabula
         return train_vocabulary(lines(pairs, *sides), own, seed, codes).model
 
     def lines(pairs: Sequence[Pair], *sides: int) -> Iterator[str]:
-        """The sentences of these sides, as often as an epoch has them, without codes.
+        """The sentences of these sides, in the shares that an epoch has, without codes.
 
         Of a pair's source, several sentences or one (sources.py).
         """
         several, codes = len(config.data.sources) > 1, config.data.codes
         last = 1 if config.data.context else None  # the others come as themselves
         weights = pairs.pair_weights() if isinstance(pairs, Mixed) else None
-        if weights is not None:  # with small weights alone, an epoch has little of the text
-            weights = weights / min(1.0, weights.max())
+        if weights is not None:  # only their ratios count where all are small, or all are large
+            weights = weights / np.clip(1.0, weights.min(), weights.max())
         draw = random.Random(config.data.seed).random
         for number, pair in enumerate(pairs):
             times = 1 if weights is None else int(weights[number] + draw())
