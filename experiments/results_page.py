@@ -12,7 +12,7 @@ which the first says where it comes from:
 docs/results/NAME/SCALE/table.md is written from results.jsonl by the experiment.
 """
 
-import importlib
+import importlib.util
 import re
 from pathlib import Path
 
@@ -85,10 +85,10 @@ def _labels(folder: Path, rows: list[str]) -> dict[str, str]:
     have their rows as they are.
     """
     name, scale = folder.parts[-2:]
-    module = Path(__file__).with_name(f"{name}.py")
-    module = module if module.exists() else Path(__file__).with_name(name) / "__init__.py"
-    # One without it may run when it is imported, as README's does.
-    if re.search(r"^EXPERIMENT\b", read_utf8(module), re.MULTILINE):
+    found = importlib.util.find_spec(f"experiments.{name}")
+    source = read_utf8(Path(found.origin)) if found and found.origin else ""
+    # A module without it may run when it is imported, as README's does.
+    if re.search(r"^EXPERIMENT\b", source, re.MULTILINE):
         experiment: Experiment = importlib.import_module(f"experiments.{name}").EXPERIMENT
         if scale in experiment.scales:
             label = experiment.scales[scale].label

@@ -241,7 +241,7 @@ def test_lines_that_are_one_off_from_some_pair_on_are_told(caplog):
     one_off = np.concatenate([similar[:2_000], similar[1_999:-1]])  # from pair 2,001 on
 
     def warnings(*sides: np.ndarray, **changes: Any) -> str:
-        """What is said of a target whose lengths are the last of these, and its sources."""
+        """The warning about pairs with sentences of these lengths; the target's come last."""
         caplog.clear()
         *sources, target = sides
 

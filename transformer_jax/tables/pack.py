@@ -166,9 +166,6 @@ def _text_files(corpus: TextCorpus, text: str) -> Iterator[tuple[str, Path]]:
     valid = () if corpus.cuts_valid else data.valid or ("valid",)
     for stem in (*data.train, *valid, *data.test):
         whole = stem.partition("[")[0]
-        asked = {"align": data.alignments and stem in data.train, "doc": data.context}
-        endings = [f".{ending}{gz}" for ending, of in asked.items() if of for gz in ("", ".gz")]
-        others = [corpus.folder / f"{whole}{ending}" for ending in endings]
         # A stem may lead to a folder beside the corpus's.
         inside = os.path.normpath(os.path.join(text, os.path.dirname(whole)))
         if not f"{inside}/".startswith("text/"):
@@ -176,9 +173,8 @@ def _text_files(corpus: TextCorpus, text: str) -> Iterator[tuple[str, Path]]:
                 f"--pack: a pack cannot hold the stem {stem!r}: give one from {corpus.folder} on, "
                 "with at most one '..'."
             )
-        for path in (*corpus.files(whole), *others):
-            if path.is_file():
-                yield f"{inside}/{path.name.removesuffix('.gz')}.xz", path
+        for path in (*corpus.files(whole), *corpus.files_beside(whole, stem in data.train)):
+            yield f"{inside}/{path.name.removesuffix('.gz')}.xz", path
 
 
 def _archive(members: Mapping[str, bytes | Path]) -> bytes:

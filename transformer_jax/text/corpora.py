@@ -157,6 +157,13 @@ class TextCorpus(FolderCorpus):
         """The file of a stem in each language, the target's last, each plain or .gz."""
         return tuple(self._file(f"{stem}.{language}") for language in self.data.languages)
 
+    def files_beside(self, stem: str, with_links: bool) -> Iterator[Path]:
+        """The files of a stem other than its text: those of data.context and data.alignments."""
+        if self.data.context and (names := self._documents_file(stem)) is not None:
+            yield names
+        if self.data.alignments and with_links:
+            yield self._links_file(stem)
+
     def _documents_file(self, stem: str) -> Path | None:
         """STEM.doc, which names the document of each pair; None: there is none."""
         paths = (self.folder / f"{stem}.doc", self.folder / f"{stem}.doc.gz")

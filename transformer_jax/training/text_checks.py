@@ -160,13 +160,12 @@ def warn_of_unrelated_lines(pairs: EncodedPairs, kind: str, data: DataConfig) ->
     compared = data.sources[:1] if data.context else data.sources
     lengths = _source_lengths(pairs, len(data.sources)).T
     for name, source in zip(compared, lengths, strict=False):
-        found = {by: _correlations(source, target, firsts, size, by) for by in (0, *SHIFTS)}
-        wrong = np.flatnonzero(found[0] < LEAST_CORRELATION)
+        wrong = firsts[_correlations(source, target, firsts, size, 0) < LEAST_CORRELATION]
         if not len(wrong):
             continue
-        of_first = {by: np.nan_to_num(found[by][wrong[0]]) for by in SHIFTS}
-        later = max(SHIFTS, key=of_first.__getitem__)
-        shifted = of_first[later] > 2 * LEAST_CORRELATION
+        shifted = [_correlations(source, target, wrong[:1], size, by)[0] for by in SHIFTS]
+        found, later = max(zip(np.nan_to_num(shifted), SHIFTS, strict=True))
+        off = f", but do with the target {later:+d} lines on"
         log.warning(
             "the lengths of %s do not correlate in %d of %d blocks of %d %s pairs, first in that "
             "from pair %d%s: do these lines belong together?",
@@ -175,8 +174,8 @@ def warn_of_unrelated_lines(pairs: EncodedPairs, kind: str, data: DataConfig) ->
             len(firsts),
             size,
             kind,
-            firsts[wrong[0]] + 1,
-            f", but do with the target {later:+d} lines on" if shifted else "",
+            wrong[0] + 1,
+            off if found > 2 * LEAST_CORRELATION else "",
         )
 
 
@@ -190,7 +189,7 @@ def _correlations(
     Args:
       src, tgt: lengths without EOS: int [pairs].
       firsts: the first pair of each block of `size` pairs.
-      later: a source line is compared with the target of so many lines later, in its block.
+      later: source line i is compared with target line i + later, if both are in the block.
     """
     at = firsts[:, None] + np.arange(max(0, -later), size - max(0, later))
     lengths = src[at], tgt[at + later]
