@@ -12,7 +12,7 @@ from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.text.corpora import open_corpus
 from transformer_jax.text.documents import InContext
 from transformer_jax.text.mixture import plain_parts
-from transformer_jax.training.text_checks import warn_of_test_split
+from transformer_jax.training.text_checks import warn_of_splits
 
 LINES = ["a", "b", "c", "d", "e"]
 
@@ -95,7 +95,7 @@ def test_documents_of_one_line_are_warned_of(folder, caplog):
 def test_the_same_number_of_sentences_before_is_no_common_text(folder, caplog):
     data = DataConfig(path=str(folder), valid=("train[:1]",), test=("blank",), context=1)
     data = dataclasses.replace(data, train=("train[1:]",))
-    warn_of_test_split(open_corpus(data), data, "")
+    warn_of_splits(open_corpus(data), data, "")
     assert "has files of the training text" not in caplog.text
 
 

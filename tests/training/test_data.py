@@ -234,6 +234,25 @@ def test_validation_text_that_training_shows_and_equal_sides_are_told(caplog, mo
     assert not caplog.records
 
 
+@pytest.mark.parametrize(
+    ("sides", "told"),
+    [
+        (("tgt", "src"), "each side of the validation text looks like the training text's"),
+        (("src", "src"), "the target of the validation text looks like"),
+        (("tgt", "tgt"), "the source of the validation text looks like"),
+        (("src", "tgt"), ""),
+    ],
+)
+def test_validation_text_in_the_wrong_language_is_told(sides, told, caplog):
+    languages = {"src": [[3, 4, 1], [4, 5, 1]] * 9, "tgt": [[6, 7, 1], [7, 8, 5, 1]] * 9}
+    train = in_memory(languages["src"], languages["tgt"])
+    valid = in_memory(*(languages[side] for side in sides))
+    vocabularies = [SimpleNamespace(sizes=(9, 9), is_shared=shared) for shared in (True, False)]
+    text_checks.warn_of_swapped_sides(train, valid, vocabularies[0])
+    text_checks.warn_of_swapped_sides(train, valid, vocabularies[1])
+    assert told in caplog.text and len(caplog.records) == bool(told)
+
+
 def test_lines_that_are_one_off_from_some_pair_on_are_told(caplog):
     rng = np.random.default_rng(0)
     lengths = rng.integers(2, 60, 4_000)
@@ -347,8 +366,25 @@ def test_a_text_that_is_no_test_text_is_a_warning_unless_none_is_asked_for(
     asked = {"data__train": ("train[3:]",), "data__test": (test,) if test else ()}
     config = runs.tiny_config(data__path=str(corpus), **asked).data
     opened = open_corpus(config)
-    text_checks.warn_of_test_split(opened, config, opened.fingerprint("valid"))
+    text_checks.warn_of_splits(opened, config, opened.fingerprint("valid"))
     assert [message[: len(told)] for message in caplog.messages] == [told] * bool(told)
+
+
+@pytest.mark.parametrize(
+    ("train", "directions", "told"),
+    [
+        (("train", "train*3"), (), "data.train has pairs twice, in 'train' and 'train'"),
+        (("train[:9]", "train[8:]"), (), "pairs twice, in 'train[:9]' and 'train[8:]'"),
+        (("train[:8]", "train[8:]", "train@a"), (), ""),
+        (("train:en-de", "train"), ("en-de", "de-en"), "in 'train:en-de' and 'train:en-de'"),
+        (("train:en-de", "train:de-en"), ("en-de", "de-en"), ""),
+    ],
+)
+def test_pairs_that_training_has_twice_are_told(train, directions, told, caplog):
+    asked = {"data__train": train, "data__directions": directions, "data__test": ()}
+    config = runs.tiny_config(data__path=str(runs.tiny_corpus()), **asked).data
+    text_checks.warn_of_splits(open_corpus(config), config, "")
+    assert told in caplog.text and len(caplog.records) == bool(told)
 
 
 @pytest.mark.parametrize(

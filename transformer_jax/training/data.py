@@ -155,7 +155,7 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
     counts = len(pairs), len(valid_pairs)
     log.info("%s: %d training and %d validation pairs", corpus.describe(), *counts)
     fingerprint, of_valid = corpus.fingerprint("train"), corpus.fingerprint("valid")
-    text_checks.warn_of_test_split(corpus, config.data, of_valid)
+    text_checks.warn_of_splits(corpus, config.data, of_valid)
     if of_valid == fingerprint:
         raise DataError(
             f"data.valid={config.data.valid!r} is the training text. Name other text, which shows "
@@ -209,6 +209,8 @@ def _check_encoded(
         text_checks.check_states(train, valid, STATES)
     if not config.model.features:
         text_checks.warn_of_known_pairs(train, valid, vocabulary)
+        if not config.data.codes:  # with them, training may have each direction a different share
+            text_checks.warn_of_swapped_sides(train, valid, vocabulary)
         text_checks.warn_of_unrelated_lines(train, "training", config.data)
         text_checks.warn_of_unrelated_lines(valid, "validation", config.data)
     if config.model.sources > 1 and not config.data.context:
