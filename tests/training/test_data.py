@@ -237,7 +237,7 @@ def test_validation_text_that_training_shows_and_equal_sides_are_told(caplog, mo
 @pytest.mark.parametrize(
     ("sides", "told"),
     [
-        (("tgt", "src"), "each side of the validation text looks like the training text's"),
+        (("tgt", "src"), "each side of the validation text looks like the other side"),
         (("src", "src"), "the target of the validation text looks like"),
         (("tgt", "tgt"), "the source of the validation text looks like"),
         (("src", "tgt"), ""),

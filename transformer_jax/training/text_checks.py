@@ -171,7 +171,7 @@ def warn_of_swapped_sides(train: EncodedPairs, valid: EncodedPairs, vocabulary: 
     gaps = (tgt - src)[valid.src_ids].mean(), (src - tgt)[valid.tgt_ids].mean()
     if any(wrong := [gap > SWAPPED_GAP for gap in gaps]):
         log.warning(
-            "%s of the validation text looks like the training text's other side: are files swapped?",
+            "%s of the validation text looks like the other side of training: are files swapped?",
             "each side" if all(wrong) else f"the {('source', 'target')[wrong.index(True)]}",
         )
 
