@@ -79,6 +79,19 @@ COMMANDS = {
         ),
         keys=("decode.",),
     ),
+    "augment": Command(
+        "transformer_jax.commands.augment:augment",
+        "write a text and its translations as training text: back-translation, distillation",
+        (
+            Flag("reverse", str, "FOLDER", "the run that translates the text", required=True),
+            Flag("text", str, "FILE", "the text, one sentence a line", required=True),
+            Flag("output", str, "STEM", "writes STEM.LANGUAGE of both", required=True),
+            Flag("how", str, "HOW", "beam, sample, or top_k: of 10 subwords", default="beam"),
+            TO,
+            CHECKPOINT,
+        ),
+        keys=("decode.",),
+    ),
     "evaluate": Command(
         "transformer_jax.commands.evaluate:evaluate",
         "translate a split and score it: BLEU, paper BLEU, chrF",

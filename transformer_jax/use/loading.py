@@ -2,12 +2,14 @@
 
 import copy
 import dataclasses
+import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import jax
 from jax.sharding import Mesh
 
 from transformer_jax.compilation import keep_compiled_programs
@@ -64,6 +66,13 @@ class LoadedModel(NamedTuple):
                 "command is `score --tgt=FILE`."
             )
         return self
+
+    def digest(self) -> str:
+        """SHA-256 of the one model's settings and weights."""
+        found = hashlib.sha256(repr(self.model.config).encode())
+        for x in jax.tree.leaves(jax.device_get(self.translator.params)):
+            found.update(x.tobytes())
+        return found.hexdigest()
 
     def one_by_one(self, what: str) -> "LoadedModel":
         """The same. Raises ConfigError, naming `what` asks, if subwords are written all at once."""

@@ -6,7 +6,6 @@ Dimension key
 
 import dataclasses
 import functools
-import hashlib
 import logging
 from typing import Any
 
@@ -48,7 +47,7 @@ def with_teacher(data: TrainingData, config: Config, run: RunFolder) -> Training
     RunFolder(folder, TEACHER).read_config()  # to be blamed by its own name
     teacher = load_model(folder)
     _check_reads_the_same(teacher, data, config)
-    weights = _digest(teacher)
+    weights = teacher.digest()
     fingerprints = (*data.fingerprints, weights)
     run.check_corpus(*fingerprints)
     encoded, pairs = data.train, np.sort(data.plan.pair_order)
@@ -65,14 +64,6 @@ def with_teacher(data: TrainingData, config: Config, run: RunFolder) -> Training
         train=dataclasses.replace(encoded, taught=taught),
         shape=data.shape._replace(taught=LIKELIEST),
     )
-
-
-def _digest(teacher: LoadedModel) -> str:
-    """SHA-256 of the teacher's settings and weights."""
-    found = hashlib.sha256(repr(teacher.model.config).encode())
-    for x in jax.tree.leaves(jax.device_get(teacher.translator.params)):
-        found.update(x.tobytes())
-    return found.hexdigest()
 
 
 def _check_reads_the_same(teacher: LoadedModel, data: TrainingData, config: Config) -> None:

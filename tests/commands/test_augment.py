@@ -1,0 +1,107 @@
+"""The `augment` command: the text and its translations, which a killed command goes on writing."""
+
+import io
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests import tiny_runs as runs
+from tests.commands.test_translate import answers
+from transformer_jax.commands import augment as module
+from transformer_jax.commands.augment import augment
+from transformer_jax.decoding.lines import Translation
+from transformer_jax.errors import ConfigError, RunError
+from transformer_jax.text.lines import TextLines
+
+
+@pytest.fixture
+def text(tmp_path) -> Path:
+    return Path(shutil.copy(runs.tiny_corpus() / "test.en", tmp_path / "more.en"))
+
+
+def written(text: Path, stem: str, **options) -> list[str]:
+    """The translations that the command writes."""
+    augment(str(runs.trained_run()), text=str(text), output=str(text.parent / stem), **options)
+    assert (text.parent / f"{stem}.en").read_bytes() == text.read_bytes()
+    return runs.read_lines(text.parent / f"{stem}.de")
+
+
+def test_it_writes_what_translate_does(text):
+    lines = runs.read_lines(text)
+    assert written(text, "a") == answers(lines, beam_size=None)
+    samples = written(text, "b", how="sample", overrides={"decode.seed": 3})
+    assert samples == answers(lines, beam_size=None, sample=True, overrides={"decode.seed": 3})
+    few = written(text, "c", how="top_k")
+    assert few == answers(lines, beam_size=None, sample=True, overrides={"decode.top_k": 10})
+    assert not [*text.parent.glob("*.part")]
+
+
+def test_a_killed_command_goes_on_and_writes_the_same(text, monkeypatch, caplog):
+    caplog.set_level("INFO")
+    monkeypatch.setattr(module, "GROUP_LINES", 4)
+    want = written(text, "whole", how="sample")
+    lines = len(want)
+    about = text.parent / "killed.json"
+    shutil.copy(text.parent / "whole.json", about)
+    part = runs.write_lines(text.parent / "killed.de.part", [*want[:4], "half of a"])
+    part.write_bytes(part.read_bytes()[:-1])
+    for options in ({"how": "beam"}, {"how": "sample", "overrides": {"decode.seed": 1}}):
+        with pytest.raises(RunError, match=r"was begun with another decode \(see .*killed.json"):
+            written(text, "killed", **options)
+    assert written(text, "killed", how="sample") == want
+    assert "4 lines are written: going on" in caplog.text
+    assert caplog.text.count("going on") == 1
+    moved = json.loads(about.read_text()) | {"run": "elsewhere"}
+    about.write_text(json.dumps(moved))
+    (text.parent / "killed.de").rename(part)
+    assert written(text, "killed", how="sample") == want, "all lines were there"
+    assert f"killed.de: {lines} lines" in caplog.text
+
+
+def test_what_is_there_is_not_overwritten(text):
+    stem = str(text.with_suffix(""))
+    augment(str(runs.trained_run()), text=str(text), output=stem)  # beside the text itself
+    with pytest.raises(ConfigError, match=r"more.de exists"):
+        augment(str(runs.trained_run()), text=str(text), output=stem)
+    runs.write_lines(text.parent / "other.en", ["something else"])
+    with pytest.raises(ConfigError, match=r"other.en exists"):
+        written(text, "other")
+    assert not (text.parent / "other.de").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"how": "samples"}, "--how=samples is not one of beam, sample, top_k"),
+        ({"overrides": {"decode.method": "mbr"}}, "leave decode.method out"),
+        ({"overrides": {"decode.to": "fr"}}, "the run has one direction"),
+    ],
+)
+def test_wrong_settings_are_one_line(options, told, text):
+    with pytest.raises(ConfigError, match=told):
+        written(text, "new", **options)
+    assert not (text.parent / "new.de").exists()
+
+
+def test_a_line_after_those_that_were_written_has_its_context(tmp_path):
+    class Echo:
+        """Translates a line as itself."""
+
+        vocabulary = SimpleNamespace(codes=())
+
+        def __call__(self, lines: list[str]) -> list[list[Translation]]:
+            return [[Translation(line, 0.0)] for line in lines]
+
+        def warn_of_cut(self) -> None:
+            """Has nothing to warn of."""
+
+    config = SimpleNamespace(data=SimpleNamespace(context=1))
+    loaded: Any = SimpleNamespace(config=config, line_translator=Echo)
+    lines = TextLines(runs.write_lines(tmp_path / "text", ["a", "b", "c", "d"]))
+    for done in range(4):
+        module._translate(loaded, lines, done, file := io.BytesIO())
+        assert file.getvalue().decode().split("\n")[:-1] == ["a\t", "b\ta", "c\tb", "d\tc"][done:]
