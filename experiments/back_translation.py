@@ -63,7 +63,7 @@ def write_text() -> None:
     """Trains the model that translates back, and writes the texts of all rows."""
     from transformer_jax.api import load, train
 
-    if (TEXT / "shuffled.en").exists():
+    if (TEXT / "shuffled.de").exists():
         return
     write_captions(TEXT)
     reverse = {"data.src": "de", "data.tgt": "en", "data.train": (REAL,)}

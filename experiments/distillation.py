@@ -68,7 +68,7 @@ def write_text() -> None:
     """Trains the teachers, and writes the texts of all rows."""
     from transformer_jax.api import load, train
 
-    if (TEXT / "crossed.en").exists():
+    if (TEXT / "crossed.de").exists():
         return
     write_captions(TEXT)
     whole = {suffix: list(TextLines(TEXT / f"train.{suffix}")) for suffix in ("en", "de")}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from experiments.short_demo import SHORT_DEMO
 from transformer_jax.errors import DataError
+from transformer_jax.files import write_atomically
 from transformer_jax.tables.experiment import Overrides, Scale
 from transformer_jax.text.lines import TextLines
 
@@ -21,11 +22,13 @@ def on_text(folder: Path, overrides: Overrides) -> Scale:
 
 
 def write_split(folder: Path, stem: str, sides: Mapping[str, Iterable[object]]) -> None:
-    """Writes the files STEM.SUFFIX of a split, from the lines of each suffix."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Writes the files STEM.SUFFIX of a split, from the lines of each suffix, one after another.
+
+    Each is there whole or not at all, so the last one tells that all are.
+    """
     for suffix, lines in sides.items():
         text = "".join(f"{line}\n" for line in lines)
-        (folder / f"{stem}.{suffix}").write_text(text, encoding="utf-8")
+        write_atomically(folder / f"{stem}.{suffix}", text.encode())
 
 
 def data_file(*names: str) -> Path:

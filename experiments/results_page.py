@@ -85,7 +85,7 @@ def _labels(folder: Path, rows: list[str]) -> dict[str, str]:
     have their rows as they are.
     """
     name, scale = folder.parts[-2:]
-    found = importlib.util.find_spec(f"experiments.{name}")
+    found = importlib.util.find_spec(f"experiments.{name}") if name.isidentifier() else None
     source = read_utf8(Path(found.origin)) if found and found.origin else ""
     # A module without it may run when it is imported, as README's does.
     if re.search(r"^EXPERIMENT\b", source, re.MULTILINE):

@@ -136,4 +136,4 @@ def test_a_source_without_text_is_told(two, tmp_path, caplog):
     folder = shutil.copytree(two.parent, tmp_path / "c", ignore=shutil.ignore_patterns("run"))
     runs.write_lines(folder / "train.fr", [""] * runs.SIZES["train"])
     assert runs.train(tmp_path / "run", data__path=folder, **{**SOURCES, "train__steps": 1}) == 0
-    assert "training pairs have no fr text" in caplog.text
+    assert "pairs have no fr text" in caplog.text

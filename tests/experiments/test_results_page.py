@@ -59,7 +59,7 @@ def test_a_table_is_made_of_the_lines_of_its_rows(tmp_path, in_checkout):
     assert rendered(page) == page.read_text().replace("old", table)
 
 
-@pytest.mark.parametrize("name", ["sweep/mine", "scores/mine"])
+@pytest.mark.parametrize("name", ["sweep/mine", "scores/mine", "scores.old/small"])
 def test_a_table_that_no_scale_knows_has_its_rows_as_they_are(name, tmp_path, in_checkout):
     """Neither a sweep's module nor one without the name EXPERIMENT, as README's, is imported."""
     (tmp_path / "results" / name).mkdir(parents=True)

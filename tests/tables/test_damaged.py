@@ -11,6 +11,7 @@ import pytest
 
 from tests import tiny_runs
 from tests.tables.test_statistics import line
+from transformer_jax.config.vocabulary import VocabularyConfig
 from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.files import write_atomically
 from transformer_jax.kinds import fits, wrong_field
@@ -22,6 +23,8 @@ from transformer_jax.tables.pace import Pace, keep_pace
 from transformer_jax.tables.report import Output
 from transformer_jax.tables.results import FILE, read_results, write_results
 from transformer_jax.text.corpora import open_corpus
+from transformer_jax.text.vocabulary import load_vocabulary
+from transformer_jax.text.vocabulary_training import train_vocabulary
 
 ROWS = {"base": {}, "wide": {"model.d_ff": 8}}
 CONFIG = str(Path(__file__).parents[2] / "configs" / "demo.py")
@@ -119,6 +122,42 @@ def test_rows_of_one_table_are_trained_on_one_text(known, changed, tmp_path, mon
     )
     with pytest.raises(RunError, match=match) if is_known else contextlib.nullcontext():
         command.run(Experiment("t", ROWS, {"small": scale}), flags)
+
+
+@pytest.mark.parametrize(
+    ("changed", "match"),
+    [
+        ("", None),
+        ("gone", None),
+        ("train.en", "other text: .* of its training split"),
+        ("test.de", "other text: .* of its references"),
+        ("vocabulary", "another vocabulary: .* of its vocabulary is"),
+    ],
+)
+def test_a_finished_table_is_not_that_of_other_text(changed, match, tmp_path):
+    data, own = tmp_path / "data", tmp_path / "vocabulary.model"
+    shutil.copytree(tiny_runs.tiny_corpus(), data)
+    shutil.copy(tiny_runs.trained_run() / "vocabulary.model", own)
+    values = tiny_runs.tiny_values(data__path=str(data), vocabulary__path=str(own))
+    scale = Scale(str(tiny_runs.write_preset(tmp_path / "preset.py", values)))
+    table = Experiment("t", {"base": {}}, {"small": scale})
+    [job] = make_jobs(table, "small", tmp_path / "t" / "small")
+    sums = texts.text_sums(job.config().data, "test")
+    sums[texts.VOCABULARY] = load_vocabulary(own).digest
+    kept = {name: sums[name] for name in (*TEXTS.values(), texts.VOCABULARY)}
+    digest = job.digest()
+    write_results(tmp_path, [line("base", 0, 1.0, config_digest=digest, text_sha256=kept)])
+    if changed == "gone":
+        shutil.rmtree(data)
+    elif changed == "vocabulary":
+        lines = tiny_runs.read_lines(tiny_runs.tiny_corpus() / "train.de")
+        train_vocabulary(lines, VocabularyConfig(size=350), 0).save(own)
+    elif changed:
+        edit(data / changed, "e", "a")
+    flags = {"scale": "small", "overrides": {}, "runs": str(tmp_path), "out": str(tmp_path)}
+    match = match and f"^base, seed 0 was recorded with {match}"
+    with pytest.raises(RunError, match=match) if match else contextlib.nullcontext():
+        command.run(table, flags)
 
 
 def test_a_picture_replaces_a_link_that_leads_nowhere(call, folder):

@@ -16,9 +16,12 @@ from experiments import sweep
 from tests import tiny_runs as runs
 from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.tables import command, launch, merge, pace, pack
-from transformer_jax.tables.experiment import Experiment, Job, Scale
+from transformer_jax.tables.collect import counts
+from transformer_jax.tables.experiment import Experiment, Job, Scale, make_jobs
 from transformer_jax.tables.pace import Pace, keep_pace, read_paces, with_pace
 from transformer_jax.tables.results import Answer, read_answers, read_results, write_answers
+from transformer_jax.text.vocabulary import load_vocabulary
+from transformer_jax.training.cost import parameter_count
 from transformer_jax.training.timing import Timing
 
 MINUTES = 0.01
@@ -168,6 +171,31 @@ def test_a_pack_keeps_the_keys_that_it_was_made_with(call, tmp_path):
     tarfile.open(empty, "w:gz").close()
     with pytest.raises(DataError, match="empty.tgz is not a results.tgz: it has no plan.json"):
         call(tmp_path, f"--merge={empty}")
+
+
+def test_a_given_vocabulary_is_packed_and_counted(call, tmp_path, experiment):
+    own = runs.trained_run() / "vocabulary.model"
+    keys = (f"--config.vocabulary.path={own}", "--config.vocabulary.size=350")
+    call(tmp_path, "--rows=base", f"--pack={tmp_path / 'pack'}", *keys)
+    [job] = pack.read_plan(tmp_path / "pack").jobs
+    vocabulary = load_vocabulary(own)
+    assert job.vocabulary == f"vocabulary/{vocabulary.digest[:12]}.model"
+    changes = {"vocabulary.path": str(own), "vocabulary.size": 350}
+    [row] = make_jobs(experiment, "small", tmp_path, ("base",), (), changes)
+    size = vocabulary.size
+    assert size != 350 and counts(row.config())[0] == parameter_count(row.config().model, size)
+    [gone] = make_jobs(
+        experiment, "small", tmp_path, ("base",), (), {**changes, "vocabulary.path": "/none"}
+    )
+    assert counts(gone.config())[0] == parameter_count(row.config().model, 350)
+
+
+def test_a_pack_of_another_scale_says_which(call, tmp_path, experiment):
+    call(tmp_path, "--rows=base", f"--pack={tmp_path / 'pack'}")
+    other = experiment._replace(scales={"of_other_keys": experiment.scales["small"]})
+    flags = {"packed": str(tmp_path / "pack"), "scale": "of_other_keys", "out": str(tmp_path)}
+    with pytest.raises(ConfigError, match="is of 'small', and these flags make of_other_keys. Giv"):
+        command.run(other, {**flags, "overrides": {}})
 
 
 def test_a_pack_that_does_not_fit_is_refused(call, tmp_path, monkeypatch, experiment):

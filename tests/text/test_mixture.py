@@ -12,7 +12,7 @@ from transformer_jax.config.data import DataConfig, Text
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.text.corpora import open_corpus
 from transformer_jax.text.mixture import MixedCorpus, plain_corpora, plain_parts
-from transformer_jax.training.text_checks import warn_of_codes, warn_of_equal_targets
+from transformer_jax.training.text_checks import warn_of_equal_targets
 
 LANGUAGES = ("en", "de", "fr")
 
@@ -176,18 +176,6 @@ def test_the_languages_of_a_split_are_those_of_its_texts():
     both = dataclasses.replace(data, test=("test:en-fr", "test:en-de"))
     assert both.between("test") == ("en", "fr+de")
     assert dataclasses.replace(data, test=("test",)).between("test", "de") == ("en", "de")
-
-
-def test_lines_with_a_code_of_their_own_are_warned_of(folder, caplog):
-    def warned() -> list[str]:
-        corpus = corpus_of(folder, "a", directions=("en-de", "fr-en"))
-        warn_of_codes(corpus.split("train"), corpus.data.codes)
-        return caplog.messages
-
-    assert not warned()
-    lines = runs.read_lines(folder / "a.en")
-    runs.write_lines(folder / "a.en", [f">>en<< {lines[0]}", *lines[1:]])
-    assert "1 of the first 6 source lines of a training text have a code" in warned()[0]
 
 
 def test_languages_with_the_same_text_are_warned_of(folder, caplog):

@@ -62,6 +62,8 @@ def test_a_picture_that_cannot_be_read_says_why(tmp_path, recwarn):
     two[0].save(path, save_all=True, append_images=two[1:])
     with pytest.raises(DataError, match="an animation of 2 pictures"):
         read_picture(path, PICTURES)
+    two[0].save(path, format="MPO", save_all=True, append_images=two[1:])  # cameras' JPEGs
+    assert read_picture(path, PICTURES).shape
     Image.new("I;16", (6, 4)).save(path)
     with pytest.raises(DataError, match="pixels of the type I;16"):
         read_picture(path, PICTURES)

@@ -5,7 +5,6 @@ import logging
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import jax
 import numpy as np
@@ -16,7 +15,6 @@ from tests.fixtures.cases import other_value
 from tests.fixtures.encoded import in_memory, pairs_in, pairs_of
 from tests.fixtures.tiny import tiny_model
 from transformer_jax.config.changes import of_other_direction
-from transformer_jax.config.data import DataConfig
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import KEYS
 from transformer_jax.config.train import TrainConfig
@@ -214,23 +212,16 @@ def test_a_pair_that_fits_both_limits_is_trained_on(tmp_path):
     assert len(found.plan.pair_order) == fits.sum() < len(src)
 
 
-def test_validation_text_that_training_shows_and_equal_sides_are_told(caplog, monkeypatch):
+def test_validation_text_that_training_shows_is_told(caplog, monkeypatch):
     monkeypatch.setattr(text_checks, "CHUNK_PAIRS", 3)
-    vocabulary = SimpleNamespace(sizes=(9, 9), is_shared=True)
-    train = in_memory([[i % 7, 1] for i in range(20)], [[1]] * 20)
+    vocabulary = SimpleNamespace(sizes=(9, 9), codes={">>bt<<": 8})
+    train = in_memory([[8, i % 7, 1] for i in range(20)], [[1]] * 20)
     half = in_memory([[3, 1], [7, 1]], [[1], [1]])
     swapped = in_memory([[1]], [[3, 1]])
     text_checks.warn_of_known_pairs(train, half, vocabulary)
     assert "1 of 2 validation pairs are training pairs too" in caplog.text
     caplog.clear()
     text_checks.warn_of_known_pairs(train, swapped, vocabulary)
-    assert not caplog.records
-    sentences = [[i % 7, 1] for i in range(4)]
-    copies = in_memory([*sentences, [1]], [*sentences, [2]])
-    text_checks.warn_of_known_pairs(copies, swapped, vocabulary)
-    assert "in 4 of 5 training pairs both sides are equal" in caplog.text
-    caplog.clear()
-    text_checks.warn_of_known_pairs(copies, swapped, SimpleNamespace(sizes=(9, 9), is_shared=False))
     assert not caplog.records
 
 
@@ -253,41 +244,16 @@ def test_validation_text_in_the_wrong_language_is_told(sides, told, caplog):
     assert told in caplog.text and len(caplog.records) == bool(told)
 
 
-def test_lines_that_are_one_off_from_some_pair_on_are_told(caplog):
-    rng = np.random.default_rng(0)
-    lengths = rng.integers(2, 60, 4_000)
-    similar = np.maximum(lengths + rng.integers(-4, 5, 4_000), 1)
-    one_off = np.concatenate([similar[:2_000], similar[1_999:-1]])  # from pair 2,001 on
-
-    def warnings(*sides: np.ndarray, **changes: Any) -> str:
-        """The warning about pairs with sentences of these lengths; the target's come last."""
+def test_swapped_sides_are_told_also_beside_a_text_with_a_tag(corpus, tmp_path, caplog):
+    shutil.move(corpus / "valid.en", corpus / "own")
+    shutil.move(corpus / "valid.de", corpus / "valid.en")
+    shutil.move(corpus / "own", corpus / "valid.de")
+    told = "each side of the validation text looks like the other side of training"
+    for tag, directions, is_told in (("", (), True), ("@bt", (), True), ("", ("en-de",), False)):
         caplog.clear()
-        *sources, target = sides
-
-        def ids(sizes: np.ndarray) -> list[int]:
-            return [i for size in sizes for i in [*[9] * (size - 1), EOS]]
-
-        pairs = in_memory([ids(own) for own in np.stack(sources, 1)], [ids([n]) for n in target])
-        data = DataConfig(**changes)
-        text_checks.warn_of_unrelated_lines(pairs, "training", data)
-        return caplog.text
-
-    found = warnings(lengths, one_off)
-    assert "in 5 of 10 blocks of 400 training pairs, first in that from pair 2001, " in found
-    assert "but do with the target +1 lines on" in found
-    assert "with the target -1 lines on" in warnings(one_off, lengths)
-    assert "do not correlate" in (found := warnings(lengths, rng.permutation(similar)))
-    assert "lines on" not in found
-    late = np.concatenate([similar[:300], similar[299:389]])
-    assert "first in that from pair 291" in warnings(lengths[:390], late), "the last block"
-    assert not warnings(lengths, similar)
-    assert not warnings(np.where(rng.random(4_000) < 0.1, 1, lengths), similar), "blank lines"
-    assert not warnings(lengths, np.full(4_000, 3)), "labels"
-    assert not warnings(lengths[:99], similar[-99:]), "too few to tell"
-    other = rng.permutation(lengths)
-    found = warnings(lengths, other, similar, src="de,fr")
-    assert "the lengths of the fr text and the target" in found and "de" not in found
-    assert not warnings(lengths, other, similar, context=1), "the sentence before"
+        train = {"data__train": (f"train{tag}",), "data__directions": directions}
+        load(tmp_path / "run", data__path=str(corpus), **train)
+        assert (told in caplog.text) == is_told
 
 
 def test_the_same_files_are_pairs_or_the_texts_of_a_language_model(corpus, tmp_path, monkeypatch):
@@ -385,27 +351,6 @@ def test_pairs_that_training_has_twice_are_told(train, directions, told, caplog)
     config = runs.tiny_config(data__path=str(runs.tiny_corpus()), **asked).data
     text_checks.warn_of_splits(open_corpus(config), config, "")
     assert told in caplog.text and len(caplog.records) == bool(told)
-
-
-@pytest.mark.parametrize(
-    ("sources", "target", "told"),
-    [
-        # A share of the pairs that have text: the last one has none at all.
-        (
-            [[9, EOS, 8, EOS], [9, 9, EOS, EOS], [9, EOS, EOS], [EOS]],
-            [EOS],
-            ["2 of 3 training pairs have no fr text"],
-        ),
-        ([[9, EOS, 8, EOS]] * 3, [7, EOS], []),
-        ([[9, EOS, 9, EOS]] * 3, [7, EOS], ["in 3 of 3 pairs the en text is the fr text"]),
-        ([[9, EOS, 8, EOS]] * 3, [8, EOS], ["in 3 of 3 pairs the fr text is the translation"]),
-        ([[9, EOS, 8, EOS]] * 3, [9, EOS], ["in 3 of 3 pairs the en text is the translation"]),
-    ],
-)
-def test_a_source_that_is_missing_or_there_twice_is_a_warning(caplog, sources, target, told):
-    train = in_memory(sources, [target] * len(sources))
-    text_checks.warn_of_sources(train, ("en", "fr"))
-    assert caplog.messages == told
 
 
 def test_a_vocabulary_that_is_not_there_is_told(tmp_path, caplog):

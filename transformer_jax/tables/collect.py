@@ -1,5 +1,6 @@
 """What is kept of a finished run, from its folder."""
 
+import contextlib
 import datetime
 import math
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from transformer_jax.config.schema import Config, value_at
-from transformer_jax.errors import DataError, RunError
+from transformer_jax.errors import DataError, RunError, UserError
 from transformer_jax.files import read_json, read_utf8
 from transformer_jax.kinds import wrong_field
 from transformer_jax.reporting.provenance import revision
@@ -21,8 +22,10 @@ from transformer_jax.tables.experiment import Job
 from transformer_jax.tables.results import Line
 from transformer_jax.tables.texts import REFERENCES, trained_on
 from transformer_jax.text.corpora import open_corpus
+from transformer_jax.text.vocabulary import Sizes
 from transformer_jax.training import cost
 from transformer_jax.training.data import nominal_shape
+from transformer_jax.training.vocabulary import given_vocabulary
 
 SAMPLES = 5  # number of translations kept of a run
 # Scores that are kept of each test set.
@@ -31,7 +34,10 @@ OF_SETS = ("bleu", "paper_bleu", "chrf", "bleu_signature", "chrf_signature")
 
 def counts(config: Config) -> tuple[int, float]:
     """The number of parameters, and the training FLOPs of all steps."""
-    vocabulary = config.vocabulary.size
+    vocabulary: Sizes | int = config.vocabulary.size
+    with contextlib.suppress(UserError):  # what it names may be gone
+        if (given := given_vocabulary(config)) is not None:
+            vocabulary = given.sizes
     shape = nominal_shape(config)
     flops = shape.rows * cost.step_flops(config.model, vocabulary, shape.lengths, config.train)
     return cost.parameter_count(config.model, vocabulary), float(flops * config.train.steps)

@@ -184,6 +184,11 @@ def _of_pack(experiment: Experiment, values: dict[str, Any]) -> dict[str, Any]:
         "scale": plan.scale,
         "minutes": plan.minutes,
     }
+    if plan.scale not in experiment.scales:
+        raise ConfigError(
+            f"--packed={values['packed']} is of {plan.scale!r}, and these flags make "
+            f"{' or '.join(experiment.scales)}. Give the command that --pack printed."
+        )
     for name, value in own.items():
         if values[name] not in (None, value):
             raise ConfigError(f"--{name}: the pack has its own. Leave it out with --packed.")

@@ -37,7 +37,7 @@ from transformer_jax.tables.report import Output
 from transformer_jax.tables.results import FILE
 from transformer_jax.text.corpora import TextCorpus, open_corpus
 from transformer_jax.text.mixture import plain_corpora
-from transformer_jax.training.vocabulary import new_vocabulary
+from transformer_jax.training.vocabulary import given_vocabulary, new_vocabulary
 
 log = logging.getLogger(__name__)
 PLAN, ARCHIVE, RESULTS = "plan.json", "part", "results.tgz"
@@ -117,10 +117,8 @@ def pack(
         config = job.config()
         for name in ("train.init_from", "train.teacher"):
             if (run := value_at(config, name)) is not None:
-                raise ConfigError(
-                    f"--pack: {job.label} has {name}={run!r}, and a pack holds no runs. Leave that "
-                    "row out with --rows, and run it here."
-                )
+                needs = f"{name}={run!r}, and a pack holds no runs. Leave that row out with --rows"
+                raise ConfigError(f"--pack: {job.label} has {needs}, and run it here.")
         if config.data.src_kind != "text":
             raise ConfigError(f"--pack: {job.label} reads {config.data.src_kind}; a pack has text.")
         corpus = opened(config.data)
@@ -133,7 +131,8 @@ def pack(
                 raise ConfigError(
                     f"--pack: {path} would replace another file. Pack its rows alone."
                 )
-        vocabulary = new_vocabulary(config, corpus, corpus.fingerprint("train"))
+        given = given_vocabulary(config)
+        vocabulary = given or new_vocabulary(config, corpus, corpus.fingerprint("train"))
         own = f"vocabulary/{vocabulary.digest[:12]}.model"
         members[own] = vocabulary.model
         packed.append(PackedJob(job.row, job.seed, job.digest(), text, own))

@@ -15,7 +15,7 @@ import numpy as np
 
 from transformer_jax.config.data import DIRECTION, DataConfig, Text, code, directed, overlap
 from transformer_jax.errors import DataError
-from transformer_jax.text.by_position import ByPosition, Joined, items_of
+from transformer_jax.text.by_position import ByPosition, Joined, Selected, items_of
 from transformer_jax.text.documents import InDocuments
 from transformer_jax.text.folder_corpus import AlignedWords, Pair, parts_of
 
@@ -195,11 +195,22 @@ def _codes(text: Text) -> str:
 
 
 def plain_parts(pairs: Sequence[Pair]) -> Iterator[Sequence[Pair]]:
-    """The sequences that others were joined from, without codes and sentences before."""
-    while isinstance(pairs, Coded | InDocuments):
-        pairs = pairs.pairs
+    """The sequences that others were joined from, without codes and sentences before.
+
+    A part of a text, such as a slice, is a `Selected` of it.
+    """
+    pairs = without_additions(pairs)
     if isinstance(pairs, Joined):
         for part in pairs.parts:
             yield from plain_parts(part)
+    elif isinstance(pairs, Selected):
+        yield Selected(without_additions(pairs.elements), pairs.indices)
     else:
         yield pairs
+
+
+def without_additions(pairs: Sequence[Pair]) -> Sequence[Pair]:
+    """The pairs without codes and sentences before, if all of them have these."""
+    while isinstance(pairs, Coded | InDocuments):
+        pairs = pairs.pairs
+    return pairs

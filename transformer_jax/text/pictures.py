@@ -36,7 +36,8 @@ def read_picture(path: Path, data: DataConfig) -> np.ndarray:
             width, height = image.size
             if width * height > MOST_PIXELS:  # before its pixels are decoded
                 raise DataError(f"{width} x {height} pixels; at most {MOST_PIXELS:,} are read.")
-            if (pictures := getattr(image, "n_frames", 1)) > 1:
+            pictures = getattr(image, "n_frames", 1)
+            if pictures > 1 and image.format != "MPO":  # a JPEG with a preview, or a second view
                 raise DataError(f"an animation of {pictures} pictures; give one picture.")
             if image.mode[0] in "IF":
                 raise DataError(f"pixels of the type {image.mode}; save it with 8 bits a color.")

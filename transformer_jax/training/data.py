@@ -25,6 +25,7 @@ from transformer_jax.text.batches import (
     rows_per_batch,
     train_batches,
 )
+from transformer_jax.text.by_position import Joined
 from transformer_jax.text.corpora import Corpus, open_corpus
 from transformer_jax.text.encoded import LIKELIEST, EncodedPairs, Segmentations, encode_corpus
 from transformer_jax.text.features import FeatureReader
@@ -166,7 +167,7 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
     vocabulary.check_codes(config.data.codes)
     if config.train.objective == BACK_TRANSLATION:
         check_two_codes(vocabulary.codes)
-    text_checks.warn_of_codes(pairs, config.data.codes)
+    text_checks.warn_of_texts(Joined([pairs, valid_pairs]), config)
     text_checks.warn_of_equal_targets(corpus, config.train.objective == BACK_TRANSLATION)
     if config.decode.to is not None:
         vocabulary.check_codes([code(config.decode.to)])
@@ -207,14 +208,12 @@ def _check_encoded(
     """Warns of text that may be a mistake. Raises DataError if CTC can write none of a split."""
     if config.model.parallel == "ctc":
         text_checks.check_states(train, valid, STATES)
-    if not config.model.features:
-        text_checks.warn_of_known_pairs(train, valid, vocabulary)
-        if not config.data.codes:  # with them, training may have each direction a different share
-            text_checks.warn_of_swapped_sides(train, valid, vocabulary)
-        text_checks.warn_of_unrelated_lines(train, "training", config.data)
-        text_checks.warn_of_unrelated_lines(valid, "validation", config.data)
-    if config.model.sources > 1 and not config.data.context:
-        text_checks.warn_of_sources(train, config.data.sources)
+    if config.model.features:
+        return
+    text_checks.warn_of_known_pairs(train, valid, vocabulary)
+    # Several directions may have other shares in training, and back-translation has one language.
+    if not config.data.directions and config.train.objective != BACK_TRANSLATION:
+        text_checks.warn_of_swapped_sides(train, valid, vocabulary)
 
 
 def _masks(config: Config) -> Masks | None:

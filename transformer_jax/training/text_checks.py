@@ -1,19 +1,29 @@
 """Warnings about the text of a run, before it trains."""
 
+import collections
 import contextlib
 import itertools
 import logging
+import math
+import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from transformer_jax.config.data import DataConfig, Text, directed, overlap, slice_of
+from transformer_jax.config.schema import Config
 from transformer_jax.errors import DataError
-from transformer_jax.text.corpora import Corpus
+from transformer_jax.model.outputs.back_translation import BACK_TRANSLATION
+from transformer_jax.text.built_in_corpus import BuiltInPairs
+from transformer_jax.text.by_position import Joined, Selected
+from transformer_jax.text.corpora import Corpus, TextPairs
 from transformer_jax.text.encoded import EncodedPairs
 from transformer_jax.text.folder_corpus import FolderCorpus, Pair
-from transformer_jax.text.mixture import MixedCorpus, plain_parts
-from transformer_jax.text.vocabulary import EOS, Vocabulary, split_codes
+from transformer_jax.text.mixture import MixedCorpus, plain_parts, without_additions
+from transformer_jax.text.sources import TAB
+from transformer_jax.text.vocabulary import Vocabulary, split_codes
 
 log = logging.getLogger(__name__)
 REFERENCES = 1_000  # validation references that are looked at
@@ -25,9 +35,11 @@ CHUNK_PAIRS = 50_000
 # (also news after captions, and after 500 pairs); sides of one language: below 0.1 either way.
 SWAPPED_GAP = 0.5
 CODED_LINES = 1_000  # source lines of each text in which codes are looked for
-# In blocks of 100 to 1,000 pairs of real text (Europarl, news, manuals, captions) the logarithms of
-# lengths correlate at 0.74 to 0.97, and at -0.4 to 0.37 where the lines of one side are one off.
-BLOCK_PAIRS, SMALLEST_BLOCK, LEAST_CORRELATION, SHIFTS = 1_000, 100, 0.3, (1, -1, 2, -2)
+# In blocks of 1,000 (100) lines of real text (Europarl, news, manuals, captions) the logarithms of
+# numbers of characters correlate at 0.81 (0.62) and more, and at 0.26 (0.51) and less where the
+# lines of one side are one off. At most so many blocks of a text are looked at, evenly spaced.
+BLOCK_LINES, SMALLEST_BLOCK, MOST_BLOCKS, LEAST_CORRELATION = 1_000, 100, 100, 0.4
+SHIFTS = (1, -1, 2, -2)
 
 
 def warn_of_lost_characters(pairs: Sequence[Pair], vocabulary: Vocabulary) -> None:
@@ -51,14 +63,16 @@ def warn_of_splits(corpus: Corpus, data: DataConfig, of_valid: str) -> None:
     `of_valid` is the fingerprint of the validation text.
     """
     texts = directed(map(Text.of, data.train), data.directions)
+    folder = os.path.abspath(data.path or "")
     for one, other in itertools.combinations(texts, 2):
         is_same = (one.direction, one.tag) == (other.direction, other.tag)
-        if is_same and overlap(one.stem, other.stem):
+        stems = (os.path.normpath(os.path.join(folder, text.stem)) for text in (one, other))
+        if is_same and overlap(*stems):
             log.warning(
-                "data.train has pairs twice, in %r and %r: give %s*2, if they are to count twice",
+                "data.train has pairs twice, in %r and %r: leave one out, or give one *%g",
                 one.name,
                 other.name,
-                one.name,
+                one.weight + other.weight,
             )
     if shared := data.train_pairs_in(data.test):
         log.warning("data.train=%r and the test text %r share pairs", *shared)
@@ -99,17 +113,152 @@ def check_states(train: EncodedPairs, valid: EncodedPairs, states: int) -> None:
         )
 
 
-def warn_of_codes(pairs: Sequence[Pair], codes: Sequence[str]) -> None:
+def warn_of_texts(pairs: Sequence[Pair], config: Config) -> None:
+    """Logs a warning for each text whose lines do not look like pairs.
+
+    Each is read as it is in its files, without codes, and without the sentences before; blocks of
+    its lines, not all of them.
+    """
+    seen = set[tuple[Any, ...]]()  # a text is read in several directions
+    for text in plain_parts(pairs):
+        files = _files(text)
+        key = (frozenset(files), *(text.indices[[0, -1]] if isinstance(text, Selected) else ()))
+        if isinstance(text, BuiltInPairs) or (files and key in seen) or not len(text):
+            continue
+        seen.add(key)
+        name = " and ".join(dict.fromkeys(file.name for file in files)) or "the text"
+        _warn_of_codes(name, text, config.data.codes)
+        if config.model.features:
+            _warn_of_one_file(name, text)
+            continue
+        lines = _Lines.of(text, config.data)
+        _warn_of_unrelated_lines(name, lines, config.data)
+        if config.train.objective != BACK_TRANSLATION:  # it learns from a text and itself
+            _warn_of_equal_sides(name, lines, config.data)
+
+
+class _Lines(NamedTuple):
+    """Blocks of a text's lines, without white space around them."""
+
+    sides: list[np.ndarray]  # of each source language, and the target's: object [blocks, size]
+    numbers: np.ndarray  # of each block's first line in its file, from 1: int64 [blocks]
+
+    @classmethod
+    def of(cls, text: Sequence[Pair], data: DataConfig) -> "_Lines":
+        """Takes a text with at least one line."""
+        size = min(len(text), BLOCK_LINES, max(SMALLEST_BLOCK, len(text) // 10))
+        firsts = np.unique([*range(0, len(text) - size + 1, size), len(text) - size])
+        if len(firsts) > MOST_BLOCKS:
+            firsts = firsts[np.linspace(0, len(firsts) - 1, MOST_BLOCKS).astype(int)]
+        sources = 1 if data.context else max(1, len(data.sources))
+        rows = []
+        for src, tgt in (pair for first in firsts for pair in text[first : first + size]):
+            own = src.split(TAB) if data.context or sources > 1 else [src]
+            rows.append([side.strip() for side in (*own[:sources], tgt)])
+        sides = [np.array(side, object) for side in zip(*rows, strict=True)]
+        places = text.indices[firsts] if isinstance(text, Selected) else firsts
+        return cls([side.reshape(-1, size) for side in sides], places + 1)
+
+
+def _warn_of_unrelated_lines(name: str, lines: _Lines, data: DataConfig) -> None:
+    """Logs a warning if the lengths of both sides do not correlate: a line of one may be missing.
+
+    Each of several source languages is compared.
+    """
+    *sources, target = (np.vectorize(len, otypes=[int])(side) for side in lines.sides)
+    blocks, size = target.shape
+    if size < SMALLEST_BLOCK:
+        return
+    for language, source in zip(data.sources, sources, strict=False):
+        found = np.array([_correlation(source[i], target[i], 0) for i in range(blocks)])
+        wrong = np.flatnonzero(found < LEAST_CORRELATION)
+        if not len(wrong):
+            continue
+        first = wrong[0]
+        shifted = [_correlation(source[first], target[first], by) for by in SHIFTS]
+        best, later = max(zip(np.nan_to_num(shifted), SHIFTS, strict=True))
+        log.warning(
+            "%s: the lengths of %s do not correlate in %d of %d blocks of %d lines, first in that "
+            "from line %d%s: do these lines belong together?",
+            name,
+            f"the {language} text and the target" if len(sources) > 1 else "both sides",
+            len(wrong),
+            blocks,
+            size,
+            lines.numbers[first],
+            f", but do with the target {later:+d} lines on" if best > 2 * LEAST_CORRELATION else "",
+        )
+
+
+def _correlation(src: np.ndarray, tgt: np.ndarray, later: int) -> float:
+    """The correlation of the logarithms of lengths; lines with a blank side do not count.
+
+    It is NaN where too few are left, or a side is constant.
+
+    Args:
+      src, tgt: lengths of lines: int [size].
+      later: source line i is compared with target line i + later.
+    """
+    at = np.arange(max(0, -later), len(src) - max(0, later))
+    one, other = src[at], tgt[at + later]
+    counts = (one > 0) & (other > 0)
+    if counts.sum() < SMALLEST_BLOCK // 2:
+        return math.nan
+    logs = np.log([one[counts], other[counts]])
+    return math.nan if (np.ptp(logs, axis=1) == 0).any() else float(np.corrcoef(logs)[0, 1])
+
+
+def _warn_of_equal_sides(name: str, lines: _Lines, data: DataConfig) -> None:
+    """Logs a warning if a side is another one in most lines, or many lack a source sentence."""
+    sides = [side.ravel() for side in lines.sides]
+    *sources, target = sides
+    count = len(target)
+    is_one = len(sources) == 1
+    names = ["source" if is_one else f"{own} text" for own in data.sources[: len(sources)]]
+    if not is_one:
+        has_text = np.any([side != "" for side in sources], axis=0)
+        for own, side in zip(names, sources, strict=True):
+            if (missing := int((side[has_text] == "").sum())) > MISSING_SHARE * has_text.sum():
+                log.warning("%s: %d of %d pairs have no %s", name, missing, has_text.sum(), own)
+    for (one, first), (other, second) in itertools.combinations(
+        zip([*names, "target"], sides, strict=False), 2
+    ):
+        if (equal := int(((first == second) & (first != "")).sum())) > COPIED_SHARE * count:
+            log.warning("%s: in %d of %d pairs the %s is the %s", name, equal, count, one, other)
+
+
+def _warn_of_codes(name: str, text: Sequence[Pair], codes: Sequence[str]) -> None:
     """Logs a warning if source lines have codes of their own, beside those that they get."""
-    for part in plain_parts(pairs) if codes else ():
-        lines = [src for src, _ in itertools.islice(part, CODED_LINES)]
-        if has := sum(bool(split_codes(line, codes)[0]) for line in lines):
+    lines = [src for src, _ in itertools.islice(text, CODED_LINES)] if codes else []
+    if has := sum(bool(split_codes(line, codes)[0]) for line in lines):
+        log.warning(
+            "%s: %d of the first %d source lines have a code of their own, and get another one "
+            "(data.directions, @TAG)",
+            name,
+            has,
+            len(lines),
+        )
+
+
+def _warn_of_one_file(name: str, text: Sequence[Pair]) -> None:
+    """Logs a warning if most of the first source lines name the same recording or picture."""
+    lines = [src.strip() for src, _ in itertools.islice(text, CODED_LINES)]
+    named = [line for line in lines if line]
+    for file, count in collections.Counter(named).most_common(1):
+        if len(named) > 1 and count > COPIED_SHARE * len(named):
             log.warning(
-                "%d of the first %d source lines of a training text have a code of their own, and "
-                "get another one (data.directions, @TAG)",
-                has,
-                len(lines),
+                "%s: %d of the first %d lines are the file %s", name, count, len(lines), file
             )
+
+
+def _files(text: Any) -> list[Path]:
+    """A text's files; of Parquet and TFDS none are known."""
+    text = without_additions(text)
+    if isinstance(text, Selected):
+        return _files(text.elements)
+    if isinstance(text, Joined):
+        return [file for part in text.parts for file in _files(part)]
+    return [file.path for file in text.files] if isinstance(text, TextPairs) else []
 
 
 def warn_of_equal_targets(corpus: Corpus, by_tag: bool) -> None:
@@ -137,11 +286,9 @@ def warn_of_equal_targets(corpus: Corpus, by_tag: bool) -> None:
 
 
 def warn_of_known_pairs(train: EncodedPairs, valid: EncodedPairs, vocabulary: Vocabulary) -> None:
-    """Logs a warning if training shows much of the validation text, or has equal sides.
-
-    Equal sides are not found if each has a vocabulary of its own.
-    """
+    """Logs a warning if training shows much of the validation text, with whatever codes."""
     numbers = np.random.default_rng(0).integers(2**63, size=max(vocabulary.sizes), dtype=np.uint64)
+    numbers[list(vocabulary.codes.values())] = 0
     src, tgt = np.concatenate([*_sums(train, numbers)], 1)
     own_src, own_tgt = np.concatenate([*_sums(valid, numbers)], 1)
     known = int(np.isin(own_src + 3 * own_tgt, src + 3 * tgt).sum())
@@ -152,9 +299,6 @@ def warn_of_known_pairs(train: EncodedPairs, valid: EncodedPairs, vocabulary: Vo
             known,
             len(valid),
         )
-    copied = int((src == tgt).sum())
-    if vocabulary.is_shared and copied > COPIED_SHARE * len(train):
-        log.warning("in %d of %d training pairs both sides are equal", copied, len(train))
 
 
 def warn_of_swapped_sides(train: EncodedPairs, valid: EncodedPairs, vocabulary: Vocabulary) -> None:
@@ -176,114 +320,8 @@ def warn_of_swapped_sides(train: EncodedPairs, valid: EncodedPairs, vocabulary: 
         )
 
 
-def warn_of_unrelated_lines(pairs: EncodedPairs, kind: str, data: DataConfig) -> None:
-    """Logs a warning if the lengths of both sides do not correlate: a line of one may be missing.
-
-    Each of several source languages is compared; with data.context, only the sentence itself.
-
-    Args:
-      kind: of the pairs, for the message.
-    """
-    size = min(BLOCK_PAIRS, max(SMALLEST_BLOCK, len(pairs) // 10))
-    if len(pairs) < size:
-        return
-    firsts = np.unique([*range(0, len(pairs) - size + 1, size), len(pairs) - size])
-    target = pairs.tgt_lengths() - 1
-    compared = data.sources[:1] if data.context else data.sources
-    lengths = _source_lengths(pairs, len(data.sources)).T
-    for name, source in zip(compared, lengths, strict=False):
-        wrong = firsts[_correlations(source, target, firsts, size, 0) < LEAST_CORRELATION]
-        if not len(wrong):
-            continue
-        shifted = [_correlations(source, target, wrong[:1], size, by)[0] for by in SHIFTS]
-        found, later = max(zip(np.nan_to_num(shifted), SHIFTS, strict=True))
-        off = f", but do with the target {later:+d} lines on"
-        log.warning(
-            "the lengths of %s do not correlate in %d of %d blocks of %d %s pairs, first in that "
-            "from pair %d%s: do these lines belong together?",
-            f"the {name} text and the target" if len(compared) > 1 else "both sides",
-            len(wrong),
-            len(firsts),
-            size,
-            kind,
-            wrong[0] + 1,
-            off if found > 2 * LEAST_CORRELATION else "",
-        )
-
-
-def _correlations(
-    src: np.ndarray, tgt: np.ndarray, firsts: np.ndarray, size: int, later: int
-) -> np.ndarray:
-    """The correlation of the logarithms of lengths in each block: float [blocks].
-
-    Pairs with a blank side do not count. It is NaN where too few are left, or a side is constant.
-
-    Args:
-      src, tgt: lengths without EOS: int [pairs].
-      firsts: the first pair of each block of `size` pairs.
-      later: source line i is compared with target line i + later, if both are in the block.
-    """
-    at = firsts[:, None] + np.arange(max(0, -later), size - max(0, later))
-    lengths = src[at], tgt[at + later]
-    counts = (lengths[0] > 0) & (lengths[1] > 0)
-    number = counts.sum(1, keepdims=True)
-    deviations = []
-    for one in lengths:
-        logs = np.where(counts, np.log(np.maximum(one, 1)), 0.0)
-        mean = logs.sum(1, keepdims=True) / np.maximum(number, 1)
-        deviations.append(np.where(counts, logs - mean, 0.0))
-    x, y = deviations
-    norms = np.sqrt((x**2).sum(1) * (y**2).sum(1))
-    is_known = (number[:, 0] >= SMALLEST_BLOCK // 2) & (norms > 1e-6)  # rounding of a mean
-    return (x * y).sum(1) / np.where(is_known, norms, np.nan)
-
-
-def _source_lengths(pairs: EncodedPairs, count: int) -> np.ndarray:
-    """Subwords of each of `count` source sentences without EOS: int64 [pairs, count]."""
-    if count <= 1:
-        return (pairs.src_lengths() - 1)[:, None]
-    is_end = np.asarray(pairs.src_ids) == EOS
-    ends = np.add.reduceat(is_end.astype(np.int64), pairs.src_offsets[:-1])  # 1 without text
-    lengths = np.diff(np.flatnonzero(is_end), prepend=-1) - 1
-    found = np.zeros((len(pairs), count), np.int64)
-    found[ends == count] = lengths[np.repeat(ends == count, ends)].reshape(-1, count)
-    return found
-
-
 def _sums_of_files(corpus: FolderCorpus, stems: Sequence[str]) -> set[bytes]:
     return {one for stem in stems for one in corpus.text_digests(slice_of(stem)[0])}
-
-
-def warn_of_sources(train: EncodedPairs, languages: Sequence[str]) -> None:
-    """Logs a warning if many pairs lack one of several source sentences, or have one twice.
-
-    Twice: it is another source sentence, or the translation. Sentences with the same sum of random
-    numbers of their subwords count as equal.
-    """
-    lengths = _source_lengths(train, len(languages))
-    has_text = lengths.any(1)
-    of_pairs = lengths[has_text]
-    for language, own in zip(languages, of_pairs.T, strict=True):
-        if (missing := int((own == 0).sum())) > MISSING_SHARE * len(own):
-            log.warning("%d of %d training pairs have no %s text", missing, len(own), language)
-    largest = max(int(ids.max()) for ids in (train.src_ids, train.tgt_ids))
-    numbers = np.random.default_rng(0).integers(2**63, size=largest + 1, dtype=np.uint64)
-    begins = np.append(0, np.flatnonzero(np.asarray(train.src_ids) == EOS)[:-1] + 1)
-    in_text = np.repeat(has_text, np.where(has_text, len(languages), 1))
-    of_source = np.add.reduceat(numbers[train.src_ids], begins)[in_text].reshape(of_pairs.shape)
-    of_target = np.add.reduceat(numbers[train.tgt_ids], train.tgt_offsets[:-1])
-    sides = [*of_source.T, of_target[has_text]]
-    for (one, first), (other, second) in itertools.combinations(enumerate(sides), 2):
-        equal = int(((first == second) & (of_pairs[:, one] > 0)).sum())
-        if equal > COPIED_SHARE * len(of_pairs):
-            what = "translation" if other == len(languages) else f"{languages[other]} text"
-            log.warning(
-                "in %d of %d pairs the %s text is the %s",
-                equal,
-                len(of_pairs),
-                languages[one],
-                what,
-            )
 
 
 def _sums(pairs: EncodedPairs, numbers: np.ndarray) -> Iterator[np.ndarray]:

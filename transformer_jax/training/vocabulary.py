@@ -44,15 +44,22 @@ def _vocabulary_of_origin(config: Config, origin: RunFolder) -> Vocabulary:
 
 
 def known_vocabulary(config: Config, run: RunFolder) -> Vocabulary | None:
-    """The run's own vocabulary, or another run's, else vocabulary.path, else None.
-
-    The other run is train.init_from or train.teacher.
+    """The run's own vocabulary, else `given_vocabulary`.
 
     Raises:
       UserError: the vocabulary cannot be read, or train.init_from is a run of another model.
     """
     if run.vocabulary_file.exists():
         return load_vocabulary(run.vocabulary_file)
+    return given_vocabulary(config)
+
+
+def given_vocabulary(config: Config) -> Vocabulary | None:
+    """That of train.init_from or train.teacher, else vocabulary.path, else None.
+
+    Raises:
+      UserError: the vocabulary cannot be read, or train.init_from is a run of another model.
+    """
     if config.train.init_from is not None:
         return _vocabulary_of_origin(config, RunFolder(config.train.init_from))
     if config.train.teacher is not None:

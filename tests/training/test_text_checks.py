@@ -1,0 +1,178 @@
+"""Warnings about a text whose lines do not look like pairs."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests import tiny_runs as runs
+from transformer_jax.text.corpora import open_corpus
+from transformer_jax.training import text_checks
+
+Warnings = Callable[..., list[str]]
+
+
+@pytest.fixture
+def warnings(tmp_path, caplog) -> Warnings:
+    """Writes files of a training text, by suffix, and gives the warnings about it."""
+
+    def told(files: dict[str, Sequence[str]], **changes: Any) -> list[str]:
+        for suffix, lines in files.items():
+            stem = "" if "." in suffix else "train."
+            runs.write_lines(tmp_path / f"{stem}{suffix}", lines)
+        data = {"data__path": str(tmp_path), "data__train": ("train",), "data__test": ()}
+        config = runs.tiny_config(**data | {"data__valid": ("train",)} | changes)
+        pairs = open_corpus(config.data).split("train")
+        caplog.clear()  # opening warns too
+        text_checks.warn_of_texts(pairs, config)
+        return caplog.messages
+
+    return told
+
+
+def lengths(seed: int = 0, count: int = 4_000) -> np.ndarray:
+    return np.random.default_rng(seed).integers(2, 60, count)
+
+
+def similar(sizes: np.ndarray) -> np.ndarray:
+    """Lengths of translations of lines with these lengths."""
+    return np.maximum(sizes + np.random.default_rng(1).integers(-4, 5, len(sizes)), 1)
+
+
+def lines(sizes: np.ndarray, letter: str = "a") -> list[str]:
+    return [letter * size for size in sizes]
+
+
+def one_off(sizes: np.ndarray, first: int) -> np.ndarray:
+    """The same with line `first` (from 0) lost, and one at the end."""
+    return np.append(np.delete(sizes, first), 3)
+
+
+EN, DE = lengths(), similar(lengths())
+LOST = np.insert(DE, 2_000, 30)[:-1]  # from line 2,001 on the target is a line later
+
+
+def test_lines_that_are_one_off_from_some_line_on_are_told(warnings):
+    [found] = warnings({"en": lines(EN), "de": lines(LOST, "b")})
+    assert found == (
+        "train.en and train.de: the lengths of both sides do not correlate in 5 of 10 blocks of "
+        "400 lines, first in that from line 2001, but do with the target +1 lines on: do these "
+        "lines belong together?"
+    )
+    [found] = warnings({"en": lines(LOST), "de": lines(DE, "b")})
+    assert "with the target -1 lines on" in found
+    shuffled = lines(np.random.default_rng(2).permutation(DE), "b")
+    [found] = warnings({"en": lines(EN), "de": shuffled})
+    assert "in 10 of 10 blocks" in found and "lines on" not in found
+
+
+@pytest.mark.parametrize(
+    ("en", "de"),
+    [
+        (EN, DE),
+        (np.where(np.random.default_rng(0).random(4_000) < 0.1, 0, EN), DE),  # blank lines
+        (EN, np.full(4_000, 3)),  # labels
+        (EN[:99], EN[-99:]),  # too few to tell
+    ],
+)
+def test_lines_that_belong_together_are_not(en, de, warnings):
+    assert not warnings({"en": lines(en), "de": lines(de, "b")})
+
+
+def test_the_last_block_counts_and_a_slice_says_which_line_of_the_file(warnings):
+    late = np.concatenate([DE[:300], DE[299:389]])
+    [found] = warnings({"en": lines(EN[:390]), "de": lines(late, "b")})
+    assert "first in that from line 291" in found
+    files = {"en": lines(EN), "de": lines(LOST, "b")}
+    assert not warnings(files, data__train=("train[:2000]",))
+    [found] = warnings(files, data__train=("train[1000:]",))
+    assert "in 7 of 10 blocks of 300 lines, first in that from line 1901" in found
+
+
+def test_of_a_long_text_so_many_blocks_are_read(warnings, monkeypatch):
+    monkeypatch.setattr(text_checks, "MOST_BLOCKS", 3)
+    [found] = warnings({"en": lines(EN), "de": lines(LOST, "b")})
+    assert "in 1 of 3 blocks of 400 lines, first in that from line 3601" in found
+
+
+def test_each_source_language_and_the_sentence_itself_are_compared(warnings):
+    """However the model reads several: as one source, or each by itself."""
+    files = {"en": lines(EN), "fr": lines(lengths(5), "c"), "de": lines(DE, "b")}
+    for sources in (1, 2):
+        changes = {"data__src": "en,fr", "model__sources": sources}
+        [found] = warnings(files, **changes)
+        assert "the lengths of the fr text and the target do not" in found
+    of_documents = {"en": lines(EN), "de": lines(LOST, "b"), "train.doc": ["a"] * 4_000}
+    for text, number in (("train", 2_001), ("train[400:]", 2_201)):
+        for sources in (1, 2):
+            changes = {"data__context": 1, "model__sources": sources, "data__train": (text,)}
+            [found] = warnings(of_documents, **changes)
+            assert f"first in that from line {number}, but do with the target +1" in found
+
+
+def test_each_text_of_a_mixture_is_named_once(warnings):
+    files = {"en": lines(EN), "de": lines(DE, "b"), "bt.en": lines(EN), "bt.de": lines(LOST)}
+    ways = ("en-de", "de-en")
+    [found] = warnings(files, data__train=("train", "bt@bt"), data__directions=ways)
+    assert found.startswith("bt.en and bt.de: ") and "from line 2001" in found
+
+
+@pytest.mark.parametrize(
+    ("files", "changes", "told"),
+    [
+        ({"de": ["x"] * 2 + ["y"]}, {}, "train.en and train.de: in 2 of 3 pairs the source is the"),
+        ({"de": ["x", "y", "y"]}, {}, ""),
+        ({"de": ["x", "x", "y"]}, {"data__train": ("train@bt",)}, "the source is the target"),
+        ({"de": ["x"] * 3}, {"train__objective": "back_translation"}, ""),
+        ({"de": ["y"] * 3, "fr": ["y"] * 3}, {"data__src": "en,fr"}, "the fr text is the target"),
+        ({"de": ["y"] * 3, "fr": ["x"] * 3}, {"data__src": "en,fr"}, "the en text is the fr text"),
+        (
+            {"de": ["y"] * 3, "fr": ["", "z", "z"]},
+            {"data__src": "en,fr"},
+            "1 of 3 pairs have no fr",
+        ),
+        ({"de": ["y"] * 3, "fr": ["z"] * 3}, {"data__src": "en,fr"}, ""),
+        ({"de": ["", "", "y"], "en": ["", "", "x"]}, {}, ""),
+        ({"txt": ["x"] * 3}, {"data__src": "", "data__tgt": "txt", "model__encoder": "none"}, ""),
+    ],
+)
+def test_equal_and_missing_sides_are_told(files, changes, told, warnings):
+    found = warnings({"en": ["x"] * 3, **files}, **changes)
+    assert len(found) == bool(told) and told in "".join(found)
+
+
+def test_a_pair_without_any_source_is_not_one_that_lacks_a_language(warnings):
+    files = {"en": ["x", "x", ""], "fr": ["z", "", ""], "de": ["y"] * 3}
+    assert warnings(files, data__src="en,fr") == [
+        "train.en and train.fr and train.de: 1 of 2 pairs have no fr text"
+    ]
+
+
+@pytest.mark.parametrize(("others", "told"), [(3, "4 of the first 12 lines are"), (4, "")])
+def test_one_picture_for_most_lines_is_told(others, told, warnings):
+    names = ["a.png"] * 4 + [f"{i}.png" for i in range(others)] + [""] * 5
+    changes = {"data__src_kind": "pictures", "model__features": 16}
+    found = warnings({"pics": names, "de": ["y"] * len(names)}, data__src="pics", **changes)
+    assert len(found) == bool(told) and told in "".join(found)
+
+
+def test_codes_in_the_text_are_told(warnings):
+    files = {"en": [">>de<< a", "b", "c"], "de": ["x", "y", "z"]}
+    [found] = warnings(files, data__directions=("en-de",))
+    assert "train.en and train.de: 1 of the first 3 source lines have a code of their own" in found
+
+
+def test_the_built_in_corpus_is_not_looked_at(caplog):
+    config = runs.tiny_config(data__source="grammar", data__path=None)
+    text_checks.warn_of_texts(open_corpus(config.data).split("valid"), config)
+    assert not caplog.records
+
+
+def test_paths_of_files_decide_what_is_the_same_text(warnings, tmp_path):
+    (tmp_path / "other").mkdir()
+    files = {"en": lines(EN[:300]), "de": lines(EN[-300:], "b")}
+    files |= {f"other/train.{suffix}": text for suffix, text in list(files.items())}
+    assert Path(tmp_path / "other").is_dir()
+    assert len(warnings(files, data__train=("train", "other/train", "train*2"))) == 2
