@@ -12,7 +12,7 @@ import pytest
 from tests import tiny_runs as runs
 from transformer_jax import __version__
 from transformer_jax.commands.average import average
-from transformer_jax.commands.evaluate import _latency, _parts_of, _Text
+from transformer_jax.commands.evaluate import _latency, _parts_of, _Text, _text_of_files
 from transformer_jax.commands.evaluate import evaluate as evaluate_command
 from transformer_jax.decoding.lines import LineTranslator
 from transformer_jax.errors import ConfigError, DataError
@@ -122,6 +122,13 @@ def test_several_references_are_all_used(run, capsys, tmp_path, caplog):
     printed = evaluate(run, capsys, *files, f"--ref={corpus}/valid.en")
     assert printed.count("nrefs:2|") == 4
     assert f"--ref={corpus}/valid.en has the lines of --src" in caplog.text
+    with pytest.raises(ConfigError, match="a file of references is there twice"):
+        _text_of_files(f"{corpus}/valid.en", [f"{corpus}/valid.de", f"{corpus}/./valid.de"])
+    lines = runs.read_lines(corpus / "valid.de")
+    blank = runs.write_lines(tmp_path / "blank.de", ["", " ", *lines[2:]])
+    assert "references are blank" not in caplog.text
+    _text_of_files(f"{corpus}/valid.en", [str(blank)])
+    assert f"{blank}: 2 of {len(lines)} references are blank" in caplog.text
     given = {"src": f"{corpus}/valid.en", "ref": [f"{corpus}/valid.de"]}
     with pytest.raises(ConfigError, match="data.test changes nothing with --src=FILE"):
         evaluate_command(str(run), **given, overrides={"data.test": ()})

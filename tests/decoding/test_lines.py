@@ -198,11 +198,12 @@ def test_a_group_has_at_most_so_many_lines():
     assert sum(groups, []) == lines
 
 
-def test_characters_and_line_ends_may_be_split_anywhere(quiet):
+def test_characters_and_line_ends_may_be_split_anywhere(quiet, caplog):
     """A byte order mark is one at the start only."""
     given = "\ufeffä\r\n\U0001f600\r\n\r\n\ufeff\u2028x\ry\n".encode()
     blocks = [given[i : i + 1] for i in range(len(given))]
     assert sum(line_groups(Pipe(*blocks)), []) == ["ä", "\U0001f600", "", "\ufeff\u2028x\ry"]
+    assert caplog.messages == ["line 4 has a carriage return inside, which ends no line"]
 
 
 @pytest.mark.parametrize("number", [1, 2, 5, 9])

@@ -4,6 +4,7 @@ import dataclasses
 import datetime
 import itertools
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -261,12 +262,16 @@ def _print_examples(pairs: Sequence[Pair], hypotheses: Sequence[str], examples: 
 def _text_of_files(src: str, ref: Sequence[str]) -> _Text:
     """The sources, with each file of references."""
     sources = TextLines(Path(src))
+    if len({os.path.realpath(file) for file in ref}) < len(ref):
+        raise ConfigError(f"--ref={','.join(ref)}: a file of references is there twice.")
     references = [TextPairs(sources, TextLines(Path(file))) for file in ref]
     for file, pairs in zip(ref, references, strict=True):
         if not any(pair.tgt.strip() for pair in pairs):
             raise DataError(f"--ref={file} has no text, so nothing can be scored.")
         if all(pair.src == pair.tgt for pair in pairs):
             log.warning("--ref=%s has the lines of --src=%s: is it the translation?", file, src)
+        if blank := sum(bool(pair.src.strip()) > bool(pair.tgt.strip()) for pair in pairs):
+            log.warning("--ref=%s: %d of %d references are blank", file, blank, len(pairs))
     return _Text(Path(src).name, None, references)
 
 

@@ -243,7 +243,7 @@ def line_groups(stream: io.BufferedIOBase, size: int = GROUP_LINES) -> Iterator[
     Raises:
       DataError: a line is not UTF-8; raised after all lines before it were yielded.
     """
-    number = 0
+    number, is_told = 0, False
     waiting = list[bytes]()
     begun = list[bytes]()  # the parts of a line whose end has not arrived
     more = True
@@ -269,7 +269,10 @@ def line_groups(stream: io.BufferedIOBase, size: int = GROUP_LINES) -> Iterator[
                 if lines:
                     yield lines
                 raise _not_utf8(number, error) from None
-            lines.append(text.removesuffix("\r"))
+            lines.append(text := text.removesuffix("\r"))
+            if "\r" in text and not is_told:
+                log.warning("line %d has a carriage return inside, which ends no line", number)
+                is_told = True
         if lines:
             yield lines
 
