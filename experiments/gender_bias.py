@@ -164,6 +164,13 @@ def main() -> None:
         {case.line for case in read_winomt(data_file("winomt", name))}
         for name in ("en_pro.txt", "en_anti.txt")
     )
+    known = {case.line for case in cases}
+    for name, own_lines in (("en_pro.txt", pro), ("en_anti.txt", anti)):
+        if missing := own_lines - known:
+            raise DataError(
+                f"{name} has {len(missing)} sentences that are not in en.txt, such as "
+                f"{min(missing)!r}. Take the three files of one WinoMT, as they are."
+            )
     run = load(values["workdir"], values["checkpoint"])
     data = run.config.data
     if "en-de" not in (data.directions or (f"{data.src}-{data.tgt}",)):
@@ -171,10 +178,10 @@ def main() -> None:
             f"--workdir={values['workdir']} translates {data.direction}: the sentences are English "
             "(en), and the rule is for German (de)."
         )
+    error = error_of_the_rule(data_file("gender-pairs", "handcrafted.en-de"))
     into = f"{code('de')} " if data.directions else ""
     translations = run.translate([into + case.line for case in cases])
     own = scores(cases, found_genders(cases, translations), pro, anti)
-    error = error_of_the_rule(data_file("gender-pairs", "handcrafted.en-de"))
     parts: list[Part] = [
         Code(f"python -m experiments.gender_bias --workdir={values['workdir']}"),
         Text(made_by()),

@@ -1,5 +1,6 @@
 """The `augment` command: the text and its translations, which a killed command goes on writing."""
 
+import gzip
 import io
 import json
 import shutil
@@ -50,7 +51,7 @@ def test_a_killed_command_goes_on_and_writes_the_same(text, monkeypatch, caplog)
     part = runs.write_lines(text.parent / "killed.de.part", [*want[:4], "half of a"])
     part.write_bytes(part.read_bytes()[:-1])
     for options in ({"how": "beam"}, {"how": "sample", "overrides": {"decode.seed": 1}}):
-        with pytest.raises(RunError, match=r"was begun with another decode \(see .*killed.json"):
+        with pytest.raises(RunError, match=r"killed.json is lost, or of another decode\. Give"):
             written(text, "killed", **options)
     assert written(text, "killed", how="sample") == want
     assert "4 lines are written: going on" in caplog.text
@@ -65,26 +66,57 @@ def test_a_killed_command_goes_on_and_writes_the_same(text, monkeypatch, caplog)
 def test_what_is_there_is_not_overwritten(text):
     stem = str(text.with_suffix(""))
     augment(str(runs.trained_run()), text=str(text), output=stem)  # beside the text itself
-    with pytest.raises(ConfigError, match=r"more.de exists"):
+    with pytest.raises(ConfigError, match=r"more.de exists. Name another stem"):
         augment(str(runs.trained_run()), text=str(text), output=stem)
     runs.write_lines(text.parent / "other.en", ["something else"])
     with pytest.raises(ConfigError, match=r"other.en exists"):
         written(text, "other")
-    assert not (text.parent / "other.de").exists()
+    runs.write_lines(text.parent / "notes.json", ['{"my": "notes"}'])
+    with pytest.raises(RunError, match=r"notes.json is lost, or of another checkpoint and decode"):
+        written(text, "notes")
+    (text.parent / "lost.de.part").write_text("")
+    with pytest.raises(RunError, match=r"lost.json is lost, or .* remove it and lost.de.part"):
+        written(text, "lost")
+    (text.parent / "full.de.gz").write_text("")
+    with pytest.raises(ConfigError, match=r"full.de.gz exists. Name another stem"):
+        written(text, "full")
+    assert not [*text.parent.glob("[ofln][tuo]*.de")]
+
+
+def test_a_compressed_text_is_one_side_itself(text):
+    compressed = text.with_name("less.en.gz")
+    compressed.write_bytes(gzip.compress(text.read_bytes()))
+    run = str(runs.trained_run())
+    augment(run, text=str(compressed), output=str(text.with_name("less")))
+    assert text.with_name("less.de").exists() and not text.with_name("less.en").exists()
+    with pytest.raises(ConfigError, match=r"less.en.gz exists, and is another text"):
+        augment(run, text=str(text), output=str(text.with_name("less")))
 
 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
         ({"how": "samples"}, "--how=samples is not one of beam, sample, top_k"),
-        ({"overrides": {"decode.method": "mbr"}}, "leave decode.method out"),
+        ({"how": "beam", "overrides": {"decode.method": "mbr"}}, "leave one of them out"),
         ({"overrides": {"decode.to": "fr"}}, "the run has one direction"),
+        ({"output": "FOLDER/"}, "--output=FOLDER/: data.train cannot name this stem"),
+        ({"output": "new@bt"}, "data.train cannot name this stem"),
+        ({"output": "new,more"}, "data.train cannot name this stem"),
+        ({"output": "new[1:2]"}, "data.train cannot name this stem"),
+        ({"text": "more.de"}, "more.de: the run translates en into de. Name a run of the other"),
+        ({"text": "more.de.gz"}, "more.de.gz: the run translates en into de"),
     ],
 )
 def test_wrong_settings_are_one_line(options, told, text):
+    given = {"text": str(text), "output": str(text.with_name("new"))} | options
+    if options.get("text"):
+        given["text"] = str(text.with_name(options["text"]))
+        content = text.read_bytes()
+        is_compressed = given["text"].endswith(".gz")
+        Path(given["text"]).write_bytes(gzip.compress(content) if is_compressed else content)
     with pytest.raises(ConfigError, match=told):
-        written(text, "new", **options)
-    assert not (text.parent / "new.de").exists()
+        augment(str(runs.trained_run()), **given)
+    assert not [*text.parent.glob("new*")]
 
 
 def test_a_line_after_those_that_were_written_has_its_context(tmp_path):
@@ -99,9 +131,10 @@ def test_a_line_after_those_that_were_written_has_its_context(tmp_path):
         def warn_of_cut(self) -> None:
             """Has nothing to warn of."""
 
-    config = SimpleNamespace(data=SimpleNamespace(context=1))
-    loaded: Any = SimpleNamespace(config=config, line_translator=Echo)
+    echo: Any = Echo()
     lines = TextLines(runs.write_lines(tmp_path / "text", ["a", "b", "c", "d"]))
     for done in range(4):
-        module._translate(loaded, lines, done, file := io.BytesIO())
-        assert file.getvalue().decode().split("\n")[:-1] == ["a\t", "b\ta", "c\tb", "d\tc"][done:]
+        written = "".join(f"{i}\n" for i in range(done))
+        module._translate(echo, 1, lines, file := io.BytesIO(written.encode()))
+        new = file.getvalue().decode().removeprefix(written).split("\n")[:-1]
+        assert new == ["a\t", "b\ta", "c\tb", "d\tc"][done:]

@@ -128,7 +128,16 @@ def test_a_run_has_to_translate_english_into_german(changes, first, tmp_path, mo
         path = tmp_path / "winomt" / f"{name}.txt"
         path.write_text("female\t1\tThe clerk lost her key.\tclerk\n")
     monkeypatch.setenv("TRANSFORMER_JAX_DATA", str(tmp_path))
+    if first:
+        with pytest.raises(DataError, match="handcrafted.en-de: no such file"):
+            gender_bias.main()  # before it translates
+    (tmp_path / "gender-pairs").mkdir()
+    by_hand = "The clerk finished her work.|Die Beamtin beendete ihre Arbeit."
+    (tmp_path / "gender-pairs" / "handcrafted.en-de").write_text(f"{by_hand}\n")
     with pytest.raises(Ended if first else ConfigError):
+        gender_bias.main()
+    path.write_text("female\t1\tThe clerk lost a key.\tclerk\n")
+    with pytest.raises(DataError, match="en_anti.txt has 1 sentences that are not in en.txt, such"):
         gender_bias.main()
 
 

@@ -15,7 +15,7 @@ from tests import tiny_runs as runs
 from tests.tables.test_results import SCORES
 from tests.tables.test_statistics import line
 from transformer_jax.config.serialization import to_json
-from transformer_jax.errors import DataError, UserError
+from transformer_jax.errors import DataError, RunError, UserError
 from transformer_jax.runs.evaluations import evaluation_path, text_digest, write_evaluation
 from transformer_jax.tables import command, merge, pack
 from transformer_jax.tables.experiment import Experiment, Scale, make_jobs
@@ -119,9 +119,13 @@ def test_runs_are_added_and_merged_again_when_their_line_is_removed(call, tmp_pa
 
 
 def test_on_a_full_disk_all_lines_are_written_or_none(call, tmp_path, monkeypatch):
-    def full(*_):
+    def full(*_, **__):
         raise OSError(28, "No space left on device")
 
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.copyfile", full)
+        with pytest.raises(RunError, match="--merge: cannot write .*/base: .*No space left on d"):
+            call()
     with monkeypatch.context() as patch:
         patch.setattr(merge, "write_results", full)
         with pytest.raises(OSError, match="No space"):

@@ -189,8 +189,11 @@ def test_training_skips_what_is_too_long_and_says_how_much(tmp_path, caplog):
     assert 0 < too_long < len(data.train)
     assert len(data.plan.pair_order) == len(data.train) - too_long
     share = 100 * too_long / len(data.train)
-    assert f"skips {share:.1f} % of the pairs: {too_long} with more than 30 sub" in caplog.text
-    assert "data.max_length and train.row_length" in caplog.text
+    assert (
+        f"skips {share:.1f} % of the pairs: {too_long} with more than 30 source or 30 target"
+        in caplog.text
+    )
+    assert "data.max_length; of targets train.row_length too" in caplog.text
     assert not [r for r in caplog.records if "valid" in r.getMessage()]
     assert "smallest batch" not in caplog.text
 
@@ -225,35 +228,20 @@ def test_validation_text_that_training_shows_is_told(caplog, monkeypatch):
     assert not caplog.records
 
 
-@pytest.mark.parametrize(
-    ("sides", "told"),
-    [
-        (("tgt", "src"), "each side of the validation text looks like the other side"),
-        (("src", "src"), "the target of the validation text looks like"),
-        (("tgt", "tgt"), "the source of the validation text looks like"),
-        (("src", "tgt"), ""),
-    ],
-)
-def test_validation_text_in_the_wrong_language_is_told(sides, told, caplog):
-    languages = {"src": [[3, 4, 1], [4, 5, 1]] * 9, "tgt": [[6, 7, 1], [7, 8, 5, 1]] * 9}
-    train = in_memory(languages["src"], languages["tgt"])
-    valid = in_memory(*(languages[side] for side in sides))
-    vocabularies = [SimpleNamespace(sizes=(9, 9), is_shared=shared) for shared in (True, False)]
-    text_checks.warn_of_swapped_sides(train, valid, vocabularies[0])
-    text_checks.warn_of_swapped_sides(train, valid, vocabularies[1])
-    assert told in caplog.text and len(caplog.records) == bool(told)
+def test_recordings_and_pictures_that_training_shows_are_told(caplog):
+    def pairs(values: list[float], targets: list[int]) -> EncodedPairs:
+        """Pairs of three positions of two features and a target of one subword."""
+        offsets = np.arange(len(values) + 1)
+        features = np.repeat(np.array(values, np.float32), 6).reshape(-1, 2)
+        features[2::3] = 0.0
+        return EncodedPairs(features, 3 * offsets, np.array(targets, np.uint16), offsets)
 
-
-def test_swapped_sides_are_told_also_beside_a_text_with_a_tag(corpus, tmp_path, caplog):
-    shutil.move(corpus / "valid.en", corpus / "own")
-    shutil.move(corpus / "valid.de", corpus / "valid.en")
-    shutil.move(corpus / "own", corpus / "valid.de")
-    told = "each side of the validation text looks like the other side of training"
-    for tag, directions, is_told in (("", (), True), ("@bt", (), True), ("", ("en-de",), False)):
-        caplog.clear()
-        train = {"data__train": (f"train{tag}",), "data__directions": directions}
-        load(tmp_path / "run", data__path=str(corpus), **train)
-        assert (told in caplog.text) == is_told
+    vocabulary = SimpleNamespace(codes={}, sizes=(9, 9))
+    train = pairs([0.1, 0.2, 0.3], [4, 5, 6])
+    text_checks.warn_of_known_pairs(train, pairs([0.2, 0.9], [6, 5]), vocabulary)
+    assert not caplog.records
+    text_checks.warn_of_known_pairs(train, pairs([0.2, 0.9], [5, 5]), vocabulary)
+    assert "1 of 2 validation pairs are training pairs too" in caplog.text
 
 
 def test_the_same_files_are_pairs_or_the_texts_of_a_language_model(corpus, tmp_path, monkeypatch):
@@ -344,11 +332,18 @@ def test_a_text_that_is_no_test_text_is_a_warning_unless_none_is_asked_for(
         (("train[:8]", "train[8:]", "train@a"), (), ""),
         (("train:en-de", "train"), ("en-de", "de-en"), "in 'train:en-de' and 'train:en-de'"),
         (("train:en-de", "train:de-en"), ("en-de", "de-en"), ""),
+        (("train", "copied"), (), "pairs twice, in 'train' and 'copied'"),
+        (("train[:9]", "copied[8:]@a"), (), ""),
+        (("train[:9]@a", "copied[8:]@a"), (), "pairs twice"),
+        (("train:en-de", "copied:en-de"), ("en-de", "de-en"), "'copied:en-de'"),
+        (("train", "./train"), (), "pairs twice"),
     ],
 )
-def test_pairs_that_training_has_twice_are_told(train, directions, told, caplog):
+def test_pairs_that_training_has_twice_are_told(train, directions, told, corpus, caplog):
+    shutil.copy(corpus / "train.en", corpus / "copied.en")
+    (corpus / "copied.de").symlink_to(corpus / "train.de")
     asked = {"data__train": train, "data__directions": directions, "data__test": ()}
-    config = runs.tiny_config(data__path=str(runs.tiny_corpus()), **asked).data
+    config = runs.tiny_config(data__path=str(corpus), **asked).data
     text_checks.warn_of_splits(open_corpus(config), config, "")
     assert told in caplog.text and len(caplog.records) == bool(told)
 

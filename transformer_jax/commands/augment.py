@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from transformer_jax.decoding.lines import GROUP_LINES
+from transformer_jax.config.data import Text, slice_of
+from transformer_jax.decoding.lines import GROUP_LINES, LineTranslator
 from transformer_jax.errors import ConfigError, DataError, RunError
-from transformer_jax.files import read_json, write_atomically
+from transformer_jax.files import is_there, read_json, write_atomically
 from transformer_jax.text.documents import InContext
 from transformer_jax.text.lines import TextLines, file_digest
 from transformer_jax.use.loading import NO_OVERRIDES, LoadedModel, load_model
@@ -29,7 +30,7 @@ def augment(
     *,
     text: str,
     output: str,
-    how: str = "beam",
+    how: str | None = None,
     checkpoint: str = "latest",
     overrides: Mapping[str, Any] = NO_OVERRIDES,
 ) -> None:
@@ -44,8 +45,8 @@ def augment(
       reverse: the folder of the run that translates the text.
       text: a file, one sentence a line; .gz is decompressed.
       output: the stem of the files; FOLDER/STEM. OUTPUT.SRC may be the text itself.
-      how: "beam"; "sample" from the whole distribution (Edunov et al. 2018); or "top_k", from the
-        10 likeliest subwords.
+      how: "beam"; "sample" from the whole distribution (Edunov et al. 2018); "top_k", from the 10
+        likeliest subwords; None: as the run searches.
       checkpoint: "latest", "best", "average", a step, or an average's name.
       overrides: keys of `decode` and their values.
 
@@ -53,33 +54,40 @@ def augment(
       UserError: there is no such run, checkpoint or text; or a file is there that this command has
         not begun.
     """
+    stem = "" if output.endswith("/") else Path(output).name
+    is_plain = Text.of(stem) == Text(stem) and slice_of(stem)[0] == stem and "," not in stem
+    if not is_plain or not stem.strip("."):
+        raise ConfigError(f"--output={output}: data.train cannot name this stem. Take a plain one.")
     lines = TextLines(Path(text))
     loaded = load_model(reverse, checkpoint, overrides=_searching(how, overrides))
-    loaded.translating().reading_text("augment")
-    source, target = (Path(f"{output}.{side}") for side in _languages(loaded, Path(text)))
-    if target.exists():
-        raise ConfigError(f"--output={output}: {target} exists. Name another stem.")
-    own = "".join(f"{line}\n" for line in lines).encode()
-    if not source.exists():
-        write_atomically(source, own)
-    elif not source.samefile(text) and source.read_bytes() != own:
-        raise ConfigError(f"--output={output}: {source} exists. Name another stem.")
-    part = target.with_name(f"{target.name}.part")
+    translator = loaded.translating().reading_text("augment").line_translator()
+    sides = _languages(loaded, Path(text))
+    source, target = (Path(f"{output}.{side}") for side in sides)
+    part, about = Path(f"{target}.part"), Path(f"{output}.json")
+    _check_begun(part, about, origin := _origin(loaded, Path(text)))
+    _write_source(source, lines, Path(text))
+    for one in (target, _compressed(target)):
+        if is_there(one):
+            raise ConfigError(f"--output={output}: {one} exists. Name another stem.")
+    if not about.exists():
+        write_atomically(about, (json.dumps(origin, indent=1) + "\n").encode())
     with open(part, "a+b") as file:
         _lock(file)
-        done = _begun(file, Path(f"{output}.json"), _origin(loaded, Path(text)))
-        _translate(loaded, lines, done, file)
+        _translate(translator, loaded.config.data.context, lines, file)
         part.rename(target)
     log.info("%s and %s: %d lines", source, target, len(lines))
-    log.info("train with --config.data.train=train,%s (or %s@bt, to tell)", *[source.stem] * 2)
+    name = f"{stem}:{sides[1]}-{sides[0]}" if loaded.config.data.directions else stem
+    log.info("train with --config.data.train=train,%s (or %s@bt, to tell)", name, name)
 
 
-def _searching(how: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
+def _searching(how: str | None, overrides: Mapping[str, Any]) -> Mapping[str, Any]:
     """Keys of the search."""
+    if how is None:
+        return overrides
     if how not in HOW:
         raise ConfigError(f"--how={how} is not one of {', '.join(HOW)}.")
     if "decode.method" in overrides:
-        raise ConfigError("decode.method and --how: leave decode.method out.")
+        raise ConfigError("decode.method and --how: leave one of them out.")
     return {**HOW[how], **overrides}
 
 
@@ -88,15 +96,35 @@ def _languages(loaded: LoadedModel, text: Path) -> tuple[str, str]:
     data, to = loaded.config.data, loaded.config.decode.to
     if loaded.translator.model.sources > 1:
         raise ConfigError(f"augment is for runs with one source, and this one reads {data.src}.")
+    own = (text.with_suffix("") if text.suffix == ".gz" else text).suffix.removeprefix(".")
     if not data.directions:
+        if own == data.tgt != data.src:
+            raise ConfigError(
+                f"--text={text}: the run translates {data.src} into {own}. Name a run of the other "
+                "direction with --reverse, or another text."
+            )
         return data.src, to or data.tgt
-    source = text.with_suffix("").suffix if text.suffix == ".gz" else text.suffix
-    if to is None or f"{source[1:]}-{to}" not in data.directions:
+    if to is None or f"{own}-{to}" not in data.directions:
         raise ConfigError(
             f"augment: the run translates {', '.join(data.directions)}: name the target language "
             f"with --to, and the text's by its suffix (--text={text})."
         )
-    return source[1:], to
+    return own, to
+
+
+def _compressed(file: Path) -> Path:
+    return file.with_name(f"{file.name}.gz")
+
+
+def _write_source(source: Path, lines: TextLines, text: Path) -> None:
+    """Writes the text, unless it is there. Raises ConfigError if another one is."""
+    content = "".join(f"{line}\n" for line in lines).encode()
+    for one in (source, _compressed(source)):
+        if is_there(one):
+            if one.samefile(text) or (one == source and one.read_bytes() == content):
+                return
+            raise ConfigError(f"--output: {one} exists, and is another text. Name another stem.")
+    write_atomically(source, content)
 
 
 def _origin(loaded: LoadedModel, text: Path) -> dict[str, Any]:
@@ -119,35 +147,28 @@ def _lock(file: IO[bytes]) -> None:
         log.warning("%s cannot be locked: %s", file.name, error)
 
 
-def _begun(file: IO[bytes], about: Path, origin: dict[str, Any]) -> int:
-    """The number of lines that are written already; writes how they are made, if there are none.
-
-    Raises:
-      RunError: they follow from something else.
-    """
-    file.seek(0)
-    written = file.read()
-    if not written:
-        write_atomically(about, (json.dumps(origin, indent=1) + "\n").encode())
-        return 0
+def _check_begun(part: Path, about: Path, origin: Mapping[str, Any]) -> None:
+    """Raises RunError if lines are written that do not follow from the same, or may not."""
     known = read_json(about) if about.exists() else {}
     compared = origin.keys() - {"run"}  # which may have moved
-    if other := sorted(name for name in compared if known.get(name) != origin[name]):
+    other = sorted(name for name in compared if known.get(name) != origin[name])
+    if other and (known or part.exists()):
         raise RunError(
-            f"{file.name} was begun with another {' and '.join(other)} (see {about}). Give that "
-            "command again, or remove the file."
+            f"{about} is lost, or of another {' and '.join(other)}. Give the command again that "
+            f"began it, name another stem, or remove it and {part.name}."
         )
+
+
+def _translate(translator: LineTranslator, context: int, lines: TextLines, file: IO[bytes]) -> None:
+    """Appends the translations of the lines that the file does not have, group by group."""
+    file.seek(0)
+    written = file.read()
     file.truncate(written.rfind(b"\n") + 1)
-    return written.count(b"\n")
-
-
-def _translate(loaded: LoadedModel, lines: TextLines, done: int, file: IO[bytes]) -> None:
-    """Appends the translations of the lines from `done` on, group by group."""
+    done = written.count(b"\n")
     if done > len(lines):
         raise DataError(f"{done} lines are written, and the text has {len(lines)}. Remove them.")
-    translator = loaded.line_translator()
-    add_context = InContext(loaded.config.data.context, translator.vocabulary.codes)
-    for line in lines[max(0, done - loaded.config.data.context) : done]:
+    add_context = InContext(context, translator.vocabulary.codes)
+    for line in lines[max(0, done - context) : done]:
         add_context(line)
     if done:
         log.info("%d lines are written: going on", done)

@@ -223,6 +223,7 @@ class TrainConfig:
         "moves less memory on a GPU (docs/speed.md); None: float32, as in validation",
         choices=("bfloat16",),
         read_with=("model.dtype=bfloat16",),
+        excludes={"model.parallel=ctc": "CTC's sums need float32"},
     )
     max_skipped: int = key(
         10, "non-finite updates in a row after which training stops", mutable=True, at_least=1

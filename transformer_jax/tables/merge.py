@@ -76,7 +76,7 @@ def merge(
         for run in runs:
             if not run.job.folder.exists():
                 with new_folder(run.job.folder) as whole:
-                    shutil.copytree(run.files, whole)
+                    _copy(run.files, whole)
             if run.pace is not None:
                 keep_pace(output.paces, run.pace)
         named = [run.line._replace(revision=plan.revision, p={}) for run in runs]
@@ -86,6 +86,13 @@ def merge(
         if theirs:
             write_answers(output.folder, {**read_answers(output.folder), **theirs}.values())
         log.info("%s: %d finished runs", file, len(runs))
+
+
+def _copy(files: Path, to: Path) -> None:
+    try:
+        shutil.copytree(files, to)
+    except shutil.Error as error:  # it has no number of the system's error
+        raise RunError(f"--merge: cannot write {to.parent.parent}: {error.args[0][0][2]}") from None
 
 
 def extract_results(file: Path, to: Path) -> Plan:

@@ -13,6 +13,7 @@ import numpy as np
 
 from transformer_jax.config.data import DataConfig
 from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.files import is_there
 from transformer_jax.text.built_in_corpus import BuiltInCorpus
 from transformer_jax.text.by_position import ByPosition
 from transformer_jax.text.documents import InDocuments, starts_by_blanks, starts_by_name
@@ -102,7 +103,7 @@ class TextCorpus(FolderCorpus):
     def has_valid(self) -> bool:
         """Whether there is a file of the stem `valid` in either language."""
         return any(
-            (self.folder / f"valid.{language}{ending}").exists()
+            is_there(self.folder / f"valid.{language}{ending}")
             for language in self.data.languages
             for ending in ("", ".gz")
         )
@@ -167,7 +168,7 @@ class TextCorpus(FolderCorpus):
     def _documents_file(self, stem: str) -> Path | None:
         """STEM.doc, which names the document of each pair; None: there is none."""
         paths = (self.folder / f"{stem}.doc", self.folder / f"{stem}.doc.gz")
-        return self._file(f"{stem}.doc") if any(path.exists() for path in paths) else None
+        return self._file(f"{stem}.doc") if any(map(is_there, paths)) else None
 
     def _links_file(self, stem: str) -> Path:
         src, tgt = self.files(stem)

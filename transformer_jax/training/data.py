@@ -41,7 +41,7 @@ from transformer_jax.text.packing import (
 )
 from transformer_jax.text.speech import Masks
 from transformer_jax.text.vocabulary import Vocabulary
-from transformer_jax.training import text_checks
+from transformer_jax.training import line_checks, text_checks
 from transformer_jax.training.program import BatchShape
 from transformer_jax.training.vocabulary import run_vocabulary
 
@@ -167,7 +167,7 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
     vocabulary.check_codes(config.data.codes)
     if config.train.objective == BACK_TRANSLATION:
         check_two_codes(vocabulary.codes)
-    text_checks.warn_of_texts(Joined([pairs, valid_pairs]), config)
+    line_checks.warn_of_texts(Joined([pairs, valid_pairs]), config)
     text_checks.warn_of_equal_targets(corpus, config.train.objective == BACK_TRANSLATION)
     if config.decode.to is not None:
         vocabulary.check_codes([code(config.decode.to)])
@@ -208,12 +208,7 @@ def _check_encoded(
     """Warns of text that may be a mistake. Raises DataError if CTC can write none of a split."""
     if config.model.parallel == "ctc":
         text_checks.check_states(train, valid, STATES)
-    if config.model.features:
-        return
     text_checks.warn_of_known_pairs(train, valid, vocabulary)
-    # Several directions may have other shares in training, and back-translation has one language.
-    if not config.data.directions and config.train.objective != BACK_TRANSLATION:
-        text_checks.warn_of_swapped_sides(train, valid, vocabulary)
 
 
 def _masks(config: Config) -> Masks | None:
@@ -246,10 +241,12 @@ def _plan_training(
         share = skipped / len(pairs)
         log.log(
             logging.WARNING if share > SKIPPED_SHARE else logging.INFO,
-            "training skips %.1f %% of the pairs: %d with more than %d subwords on a side (the "
-            "smaller of data.max_length and train.row_length), and %d with an empty side",
+            "training skips %.1f %% of the pairs: %d with more than %d source or %d target "
+            "positions (data.max_length; of targets train.row_length too), and %d with an empty "
+            "side",
             100 * share,
             plan.too_long,
+            max_length,
             min(max_length, row_length),
             plan.empty,
         )

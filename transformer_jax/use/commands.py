@@ -86,7 +86,7 @@ COMMANDS = {
             Flag("reverse", str, "FOLDER", "the run that translates the text", required=True),
             Flag("text", str, "FILE", "the text, one sentence a line", required=True),
             Flag("output", str, "STEM", "writes STEM.LANGUAGE of both", required=True),
-            Flag("how", str, "HOW", "beam, sample, or top_k: of 10 subwords", default="beam"),
+            Flag("how", str, "HOW", "beam, sample, or top_k: of 10 subwords (as the run does)"),
             TO,
             CHECKPOINT,
         ),

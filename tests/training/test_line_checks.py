@@ -9,7 +9,7 @@ import pytest
 
 from tests import tiny_runs as runs
 from transformer_jax.text.corpora import open_corpus
-from transformer_jax.training import text_checks
+from transformer_jax.training import line_checks
 
 Warnings = Callable[..., list[str]]
 
@@ -26,7 +26,7 @@ def warnings(tmp_path, caplog) -> Warnings:
         config = runs.tiny_config(**data | {"data__valid": ("train",)} | changes)
         pairs = open_corpus(config.data).split("train")
         caplog.clear()  # opening warns too
-        text_checks.warn_of_texts(pairs, config)
+        line_checks.warn_of_texts(pairs, config)
         return caplog.messages
 
     return told
@@ -73,7 +73,7 @@ def test_lines_that_are_one_off_from_some_line_on_are_told(warnings):
     [
         (EN, DE),
         (np.where(np.random.default_rng(0).random(4_000) < 0.1, 0, EN), DE),  # blank lines
-        (EN, np.full(4_000, 3)),  # labels
+        (EN, 2 + np.arange(4_000) % 3),  # labels
         (EN[:99], EN[-99:]),  # too few to tell
     ],
 )
@@ -92,7 +92,7 @@ def test_the_last_block_counts_and_a_slice_says_which_line_of_the_file(warnings)
 
 
 def test_of_a_long_text_so_many_blocks_are_read(warnings, monkeypatch):
-    monkeypatch.setattr(text_checks, "MOST_BLOCKS", 3)
+    monkeypatch.setattr(line_checks, "MOST_BLOCKS", 3)
     [found] = warnings({"en": lines(EN), "de": lines(LOST, "b")})
     assert "in 1 of 3 blocks of 400 lines, first in that from line 3601" in found
 
@@ -113,40 +113,82 @@ def test_each_source_language_and_the_sentence_itself_are_compared(warnings):
 
 
 def test_each_text_of_a_mixture_is_named_once(warnings):
-    files = {"en": lines(EN), "de": lines(DE, "b"), "bt.en": lines(EN), "bt.de": lines(LOST)}
+    files = {"en": lines(EN), "de": lines(DE, "b"), "bt.en": lines(EN), "bt.de": lines(LOST, "b")}
     ways = ("en-de", "de-en")
     [found] = warnings(files, data__train=("train", "bt@bt"), data__directions=ways)
     assert found.startswith("bt.en and bt.de: ") and "from line 2001" in found
 
 
+def test_a_side_in_another_side_s_language_is_told(warnings):
+    a, b, c = (lines(own, letter) for own, letter in ((EN, "a"), (DE, "b"), (DE, "c")))
+    swapped = {"en": a[:2_000] + b[2_000:], "de": b[:2_000] + a[2_000:]}
+    assert warnings(swapped) == [
+        "train.en and train.de: in 5 of 10 blocks of lines, first from line 2001, the source looks "
+        "like the target of the first text: are sides swapped?",
+        "train.en and train.de: in 5 of 10 blocks of lines, first from line 2001, the target looks "
+        "like the source of the first text: are sides swapped?",
+    ]
+    two = {"en": a, "de": b, "more.en": b, "more.de": a}
+    found = warnings(two, data__train=("train", "more@bt"))
+    assert len(found) == 2 and all("more.en and more.de: in 10 of 10" in one for one in found)
+    assert not warnings(two, data__train=("train", "more:de-en"), data__directions=("en-de",))
+    assert not warnings(two, train__objective="back_translation", data__train=("train", "more"))
+    three = {"en": a, "fr": c, "de": b, "more.en": c, "more.fr": a, "more.de": b}
+    found = warnings(three, data__src="en,fr", data__train=("train", "more"))
+    assert [one.split("line 1, ")[1] for one in found] == [
+        "the en text looks like the fr text of the first text: are sides swapped?",
+        "the fr text looks like the en text of the first text: are sides swapped?",
+    ]
+    alone = {"txt": a, "more.txt": b}
+    changes = {"data__src": "", "data__tgt": "txt", "model__encoder": "none"}
+    assert not warnings(alone, data__train=("train", "more"), **changes)
+    one_language = {"en": a, "de": a[::-1], "more.en": a[1:], "more.de": a[:0:-1]}
+    assert not [x for x in warnings(one_language, data__train=("train", "more")) if "looks" in x]
+
+
+def test_a_side_that_is_one_line_is_told(warnings):
+    files = {"en": lines(EN), "de": ["nan"] * 2_100 + lines(DE[:1_900], "b")}
+    told = [one for one in warnings(files) if "target is" in one]
+    assert told == ["train.en and train.de: in 2100 of 4000 pairs the target is 'nan'"]
+    files["de"] = ["nan"] * 2_000 + lines(DE[:2_000], "b")
+    assert not [one for one in warnings(files) if "target is" in one]
+
+
+X, Y, Z = (lines(lengths(n, 30), letter) for n, letter in enumerate("xyz"))
+
+
 @pytest.mark.parametrize(
     ("files", "changes", "told"),
     [
-        ({"de": ["x"] * 2 + ["y"]}, {}, "train.en and train.de: in 2 of 3 pairs the source is the"),
-        ({"de": ["x", "y", "y"]}, {}, ""),
-        ({"de": ["x", "x", "y"]}, {"data__train": ("train@bt",)}, "the source is the target"),
-        ({"de": ["x"] * 3}, {"train__objective": "back_translation"}, ""),
-        ({"de": ["y"] * 3, "fr": ["y"] * 3}, {"data__src": "en,fr"}, "the fr text is the target"),
-        ({"de": ["y"] * 3, "fr": ["x"] * 3}, {"data__src": "en,fr"}, "the en text is the fr text"),
         (
-            {"de": ["y"] * 3, "fr": ["", "z", "z"]},
-            {"data__src": "en,fr"},
-            "1 of 3 pairs have no fr",
+            {"de": X[:16] + Y[16:]},
+            {},
+            "train.de: in 16 of 30 pairs the source is the target",
         ),
-        ({"de": ["y"] * 3, "fr": ["z"] * 3}, {"data__src": "en,fr"}, ""),
-        ({"de": ["", "", "y"], "en": ["", "", "x"]}, {}, ""),
-        ({"txt": ["x"] * 3}, {"data__src": "", "data__tgt": "txt", "model__encoder": "none"}, ""),
+        ({"de": X[:15] + Y[15:]}, {}, ""),
+        ({"de": X[:16] + Y[16:]}, {"data__train": ("train@bt",)}, "the source is the target"),
+        ({"de": X}, {"train__objective": "back_translation"}, ""),
+        ({"de": Y, "fr": Y}, {"data__src": "en,fr"}, "the fr text is the target"),
+        ({"de": Y, "fr": X}, {"data__src": "en,fr"}, "the en text is the fr text"),
+        (
+            {"de": Y, "fr": ["", *[""] * 3, *Z[4:]]},
+            {"data__src": "en,fr"},
+            "4 of 30 pairs have no fr",
+        ),
+        ({"de": Y, "fr": ["", *[""] * 2, *Z[3:]]}, {"data__src": "en,fr"}, ""),
+        ({"de": ["", "", *Y[2:]], "en": ["", "", *X[2:]]}, {}, ""),
+        ({"txt": X}, {"data__src": "", "data__tgt": "txt", "model__encoder": "none"}, ""),
     ],
 )
 def test_equal_and_missing_sides_are_told(files, changes, told, warnings):
-    found = warnings({"en": ["x"] * 3, **files}, **changes)
+    found = warnings({"en": X, **files}, **changes)
     assert len(found) == bool(told) and told in "".join(found)
 
 
 def test_a_pair_without_any_source_is_not_one_that_lacks_a_language(warnings):
-    files = {"en": ["x", "x", ""], "fr": ["z", "", ""], "de": ["y"] * 3}
+    files = {"en": [*X[:29], ""], "fr": [*Z[:25], *[""] * 5], "de": Y}
     assert warnings(files, data__src="en,fr") == [
-        "train.en and train.fr and train.de: 1 of 2 pairs have no fr text"
+        "train.en and train.fr and train.de: 4 of 29 pairs have no fr text"
     ]
 
 
@@ -166,7 +208,7 @@ def test_codes_in_the_text_are_told(warnings):
 
 def test_the_built_in_corpus_is_not_looked_at(caplog):
     config = runs.tiny_config(data__source="grammar", data__path=None)
-    text_checks.warn_of_texts(open_corpus(config.data).split("valid"), config)
+    line_checks.warn_of_texts(open_corpus(config.data).split("valid"), config)
     assert not caplog.records
 
 

@@ -1,0 +1,256 @@
+"""Warnings about texts whose lines do not look like pairs, from blocks of their lines."""
+
+import collections
+import itertools
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from transformer_jax.config.data import DataConfig
+from transformer_jax.config.schema import Config
+from transformer_jax.model.outputs.back_translation import BACK_TRANSLATION
+from transformer_jax.text.built_in_corpus import BuiltInPairs
+from transformer_jax.text.by_position import Joined, Selected
+from transformer_jax.text.corpora import TextPairs
+from transformer_jax.text.folder_corpus import Pair
+from transformer_jax.text.mixture import plain_parts, without_additions
+from transformer_jax.text.sources import TAB
+from transformer_jax.text.vocabulary import split_codes
+
+log = logging.getLogger(__name__)
+# Shares from which there is a warning: of lines that are equal, and of pairs without a source.
+EQUAL_SHARE, MISSING_SHARE = 0.5, 0.1
+LABEL_SHARE = 0.05  # of different lines of a block; texts have more, and labels fewer
+# In blocks of 1,000 (100) lines of real text (Europarl, news, manuals, captions) the logarithms of
+# numbers of characters correlate at 0.81 (0.62) and more, and at 0.26 (0.51) and less where the
+# lines of one side are one off. At most so many blocks of a text are looked at, evenly spaced.
+BLOCK_LINES, SMALLEST_BLOCK, MOST_BLOCKS, LEAST_CORRELATION = 1_000, 100, 100, 0.4
+SHIFTS = (1, -1, 2, -2)
+# So many lines of each block, and by how many nats a character another side's language must be
+# likelier there. Of two languages the right one is by 1.0 to 2.0 (captions, news, Europarl, law,
+# manuals, and news after captions), of two texts in one language either by at most 0.03.
+LANGUAGE_LINES, LANGUAGE_GAP = 20, 0.5
+CODED_LINES = 1_000  # source lines of each text in which codes are looked for
+SHOWN = 40  # characters of a line in a message
+
+
+def warn_of_texts(pairs: Sequence[Pair], config: Config) -> None:
+    """Logs a warning for each text whose lines do not look like pairs.
+
+    Each is read as it is in its files, without codes, and without the sentences before; blocks of
+    its lines, not all of them.
+    """
+    seen = set[tuple[Any, ...]]()  # a text is read in several directions
+    first = list["_Language"]()  # of each side of the first text
+    for text in plain_parts(pairs):
+        files = _files(text)
+        key = (frozenset(files), *(text.indices[[0, -1]] if isinstance(text, Selected) else ()))
+        if isinstance(text, BuiltInPairs) or (files and key in seen) or not len(text):
+            continue
+        seen.add(key)
+        name = " and ".join(dict.fromkeys(file.name for file in files)) or "the text"
+        _warn_of_codes(name, text, config.data.codes)
+        if config.model.features:
+            _warn_of_one_file(name, text)
+            continue
+        lines = _Lines.of(text, config.data)
+        _warn_of_unrelated_lines(name, lines, config.data)
+        _warn_of_constant_sides(name, lines, config.data)
+        if config.train.objective != BACK_TRANSLATION:  # it learns from a text and itself
+            _warn_of_equal_sides(name, lines, config.data)
+            if not config.data.directions:
+                first = first or [_Language(side[0]) for side in lines.sides]
+                _warn_of_other_sides(name, lines, first, config.data)
+
+
+class _Lines(NamedTuple):
+    """Blocks of a text's lines, without white space around them."""
+
+    sides: list[np.ndarray]  # of each source language, and the target's: object [blocks, size]
+    numbers: np.ndarray  # of each block's first line in its file, from 1: int64 [blocks]
+
+    @classmethod
+    def of(cls, text: Sequence[Pair], data: DataConfig) -> "_Lines":
+        """Takes a text with at least one line."""
+        size = min(len(text), BLOCK_LINES, max(SMALLEST_BLOCK, len(text) // 10))
+        firsts = np.unique([*range(0, len(text) - size + 1, size), len(text) - size])
+        if len(firsts) > MOST_BLOCKS:
+            firsts = firsts[np.linspace(0, len(firsts) - 1, MOST_BLOCKS).astype(int)]
+        sources = 1 if data.context else max(1, len(data.sources))
+        rows = []
+        for src, tgt in (pair for first in firsts for pair in text[first : first + size]):
+            own = src.split(TAB) if data.context or sources > 1 else [src]
+            rows.append([side.strip() for side in (*own[:sources], tgt)])
+        sides = [np.array(side, object) for side in zip(*rows, strict=True)]
+        places = text.indices[firsts] if isinstance(text, Selected) else firsts
+        return cls([side.reshape(-1, size) for side in sides], places + 1)
+
+    def named(self, data: DataConfig) -> dict[str, np.ndarray]:
+        """The sides by what a message calls them."""
+        *sources, _ = self.sides
+        one = ["source"] if len(sources) == 1 else [f"{own} text" for own in data.sources]
+        return dict(zip([*one, "target"], self.sides, strict=True))
+
+
+def _warn_of_unrelated_lines(name: str, lines: _Lines, data: DataConfig) -> None:
+    """Logs a warning if the lengths of both sides do not correlate: a line of one may be missing.
+
+    Each of several source languages is compared.
+    """
+    *sources, target = (np.vectorize(len, otypes=[int])(side) for side in lines.sides)
+    blocks, size = target.shape
+    labels = len(set(lines.sides[-1][0])) < LABEL_SHARE * size
+    if size < SMALLEST_BLOCK or labels:
+        return
+    for language, source in zip(data.sources, sources, strict=False):
+        found = np.array([_correlation(source[i], target[i], 0) for i in range(blocks)])
+        wrong = np.flatnonzero(found < LEAST_CORRELATION)
+        if not len(wrong):
+            continue
+        first = wrong[0]
+        shifted = [_correlation(source[first], target[first], by) for by in SHIFTS]
+        best, later = max(zip(np.nan_to_num(shifted), SHIFTS, strict=True))
+        log.warning(
+            "%s: the lengths of %s do not correlate in %d of %d blocks of %d lines, first in that "
+            "from line %d%s: do these lines belong together?",
+            name,
+            f"the {language} text and the target" if len(sources) > 1 else "both sides",
+            len(wrong),
+            blocks,
+            size,
+            lines.numbers[first],
+            f", but do with the target {later:+d} lines on" if best > 2 * LEAST_CORRELATION else "",
+        )
+
+
+def _correlation(src: np.ndarray, tgt: np.ndarray, later: int) -> float:
+    """The correlation of the logarithms of lengths; lines with a blank side do not count.
+
+    It is NaN where too few are left, or a side is constant.
+
+    Args:
+      src, tgt: lengths of lines: int [size].
+      later: source line i is compared with target line i + later.
+    """
+    at = np.arange(max(0, -later), len(src) - max(0, later))
+    one, other = src[at], tgt[at + later]
+    counts = (one > 0) & (other > 0)
+    if counts.sum() < SMALLEST_BLOCK // 2:
+        return math.nan
+    logs = np.log([one[counts], other[counts]])
+    return math.nan if (np.ptp(logs, axis=1) == 0).any() else float(np.corrcoef(logs)[0, 1])
+
+
+def _warn_of_equal_sides(name: str, lines: _Lines, data: DataConfig) -> None:
+    """Logs a warning if a side is another one in most lines, or many lack a source sentence."""
+    sides = {own: side.ravel() for own, side in lines.named(data).items()}
+    *sources, target = sides
+    if len(sources) > 1:
+        has_text = np.any([sides[own] != "" for own in sources], axis=0)
+        for own in sources:
+            missing, count = int((sides[own][has_text] == "").sum()), int(has_text.sum())
+            if missing > MISSING_SHARE * count:
+                log.warning("%s: %d of %d pairs have no %s", name, missing, count, own)
+    for one, other in itertools.combinations(sides, 2):
+        equal = int(((sides[one] == sides[other]) & (sides[one] != "")).sum())
+        if equal > EQUAL_SHARE * (count := len(sides[target])):
+            log.warning("%s: in %d of %d pairs the %s is the %s", name, equal, count, one, other)
+
+
+def _warn_of_constant_sides(name: str, lines: _Lines, data: DataConfig) -> None:
+    """Logs a warning if most lines of a side are the same one, such as nan."""
+    for own, side in lines.named(data).items():
+        texts = side[side != ""]
+        for text, count in collections.Counter(texts).most_common(1):
+            if len(texts) > 1 and count > EQUAL_SHARE * len(texts):
+                what = f"the {own} is {text[:SHOWN]!r}"
+                log.warning("%s: in %d of %d pairs %s", name, count, side.size, what)
+
+
+class _Language:
+    """How likely texts are by the frequencies of trigrams of characters in some lines."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self.counts = collections.Counter(_trigrams(lines))
+        self.total = 2 * self.counts.total() + 1  # each trigram's count has one more
+
+    def nats(self, lines: Sequence[str]) -> float:
+        """The mean negative logarithm of a trigram's probability; infinite without text."""
+        found = [self.counts[trigram] + 1 for trigram in _trigrams(lines)]
+        if not (found and self.counts):
+            return math.inf
+        return math.log(self.total) - float(np.log(found).mean())
+
+
+def _trigrams(lines: Sequence[str]) -> Iterator[str]:
+    for line in lines:
+        text = f" {line.lower()} "
+        yield from map("".join, zip(text, text[1:], text[2:], strict=False))
+
+
+def _warn_of_other_sides(
+    name: str, lines: _Lines, first: Sequence[_Language], data: DataConfig
+) -> None:
+    """Logs a warning if a side looks like another side of the first text: files may be swapped.
+
+    Args:
+      first: of each side of the first text's first block.
+    """
+    names = [*lines.named(data)]
+    for place, own in enumerate(names):
+        wrong = dict[str, list[int]]()  # numbers of lines where blocks of another side begin
+        for block, number in zip(lines.sides[place], lines.numbers, strict=True):
+            some = block[:: max(1, len(block) // LANGUAGE_LINES)]
+            nats = [language.nats(some) for language in first]
+            best = int(np.argmin(nats))
+            if nats[best] < nats[place] - LANGUAGE_GAP:
+                wrong.setdefault(names[best], []).append(number)
+        for other, numbers in wrong.items():
+            log.warning(
+                "%s: in %d of %d blocks of lines, first from line %d, the %s looks like the %s of "
+                "the first text: are sides swapped?",
+                name,
+                len(numbers),
+                len(lines.numbers),
+                numbers[0],
+                own,
+                other,
+            )
+
+
+def _warn_of_codes(name: str, text: Sequence[Pair], codes: Sequence[str]) -> None:
+    """Logs a warning if source lines have codes of their own, beside those that they get."""
+    lines = [src for src, _ in itertools.islice(text, CODED_LINES)] if codes else []
+    if has := sum(bool(split_codes(line, codes)[0]) for line in lines):
+        log.warning(
+            "%s: %d of the first %d source lines have a code of their own, and get another one "
+            "(data.directions, @TAG)",
+            name,
+            has,
+            len(lines),
+        )
+
+
+def _warn_of_one_file(name: str, text: Sequence[Pair]) -> None:
+    """Logs a warning if most of the first source lines name the same recording or picture."""
+    lines = [src.strip() for src, _ in itertools.islice(text, CODED_LINES)]
+    named = [line for line in lines if line]
+    for file, count in collections.Counter(named).most_common(1):
+        if len(named) > 1 and count > EQUAL_SHARE * len(named):
+            log.warning(
+                "%s: %d of the first %d lines are the file %s", name, count, len(lines), file
+            )
+
+
+def _files(text: Any) -> list[Path]:
+    """A text's files; of Parquet and TFDS none are known."""
+    text = without_additions(text)
+    if isinstance(text, Selected):
+        return _files(text.elements)
+    if isinstance(text, Joined):
+        return [file for part in text.parts for file in _files(part)]
+    return [file.path for file in text.files] if isinstance(text, TextPairs) else []
