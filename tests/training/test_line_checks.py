@@ -192,11 +192,11 @@ def test_a_pair_without_any_source_is_not_one_that_lacks_a_language(warnings):
     ]
 
 
-@pytest.mark.parametrize(("others", "told"), [(3, "4 of the first 12 lines are"), (4, "")])
+@pytest.mark.parametrize(("others", "told"), [(3, "in 4 of 12 pairs the source is"), (4, "")])
 def test_one_picture_for_most_lines_is_told(others, told, warnings):
     names = ["a.png"] * 4 + [f"{i}.png" for i in range(others)] + [""] * 5
     changes = {"data__src_kind": "pictures", "model__features": 16}
-    found = warnings({"pics": names, "de": ["y"] * len(names)}, data__src="pics", **changes)
+    found = warnings({"pics": names, "de": Y[: len(names)]}, data__src="pics", **changes)
     assert len(found) == bool(told) and told in "".join(found)
 
 

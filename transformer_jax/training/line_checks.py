@@ -54,17 +54,17 @@ def warn_of_texts(pairs: Sequence[Pair], config: Config) -> None:
         seen.add(key)
         name = " and ".join(dict.fromkeys(file.name for file in files)) or "the text"
         _warn_of_codes(name, text, config.data.codes)
-        if config.model.features:
-            _warn_of_one_file(name, text)
-            continue
         lines = _Lines.of(text, config.data)
-        _warn_of_unrelated_lines(name, lines, config.data)
         _warn_of_constant_sides(name, lines, config.data)
-        if config.train.objective != BACK_TRANSLATION:  # it learns from a text and itself
-            _warn_of_equal_sides(name, lines, config.data)
-            if not config.data.directions:
-                first = first or [_Language(side[0]) for side in lines.sides]
-                _warn_of_other_sides(name, lines, first, config.data)
+        if config.model.features:  # the source lines are names of files
+            continue
+        _warn_of_unrelated_lines(name, lines, config.data)
+        if config.train.objective == BACK_TRANSLATION:  # it learns from a text and itself
+            continue
+        _warn_of_equal_sides(name, lines, config.data)
+        if not config.data.directions:
+            first = first or [_Language(side[0]) for side in lines.sides]
+            _warn_of_other_sides(name, lines, first, config.data)
 
 
 class _Lines(NamedTuple):
@@ -162,7 +162,7 @@ def _warn_of_equal_sides(name: str, lines: _Lines, data: DataConfig) -> None:
 
 
 def _warn_of_constant_sides(name: str, lines: _Lines, data: DataConfig) -> None:
-    """Logs a warning if most lines of a side are the same one, such as nan."""
+    """Logs a warning if most lines of a side are the same one, such as nan, or name one picture."""
     for own, side in lines.named(data).items():
         texts = side[side != ""]
         for text, count in collections.Counter(texts).most_common(1):
@@ -233,17 +233,6 @@ def _warn_of_codes(name: str, text: Sequence[Pair], codes: Sequence[str]) -> Non
             has,
             len(lines),
         )
-
-
-def _warn_of_one_file(name: str, text: Sequence[Pair]) -> None:
-    """Logs a warning if most of the first source lines name the same recording or picture."""
-    lines = [src.strip() for src, _ in itertools.islice(text, CODED_LINES)]
-    named = [line for line in lines if line]
-    for file, count in collections.Counter(named).most_common(1):
-        if len(named) > 1 and count > EQUAL_SHARE * len(named):
-            log.warning(
-                "%s: %d of the first %d lines are the file %s", name, count, len(lines), file
-            )
 
 
 def _files(text: Any) -> list[Path]:
