@@ -14,6 +14,7 @@ from tests import tiny_runs as runs
 from tests.commands.test_translate import answers
 from transformer_jax.commands import augment as module
 from transformer_jax.commands.augment import augment
+from transformer_jax.config.data import DataConfig
 from transformer_jax.decoding.lines import Translation
 from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.text.lines import TextLines
@@ -138,3 +139,26 @@ def test_a_line_after_those_that_were_written_has_its_context(tmp_path):
         module._translate(echo, 1, lines, file := io.BytesIO(written.encode()))
         new = file.getvalue().decode().removeprefix(written).split("\n")[:-1]
         assert new == ["a\t", "b\ta", "c\tb", "d\tc"][done:]
+
+
+@pytest.mark.parametrize(
+    ("data", "to", "sources", "name", "want"),
+    [
+        ({"src": "en", "tgt": "de"}, None, 1, "a.txt", ("en", "de")),
+        ({"src": "en", "tgt": "mul"}, "fr", 1, "a.en", ("en", "fr")),
+        ({"directions": ("en-de", "de-en")}, "en", 1, "a.de", ("de", "en")),
+        ({"directions": ("en-de", "de-en")}, "en", 1, "a.de.gz", ("de", "en")),
+        ({"directions": ("en-de", "de-en")}, None, 1, "a.de", "name the target language"),
+        ({"directions": ("en-de", "de-en")}, "de", 1, "a.de", "name the target language"),
+        ({"src": "en,fr"}, None, 2, "a.en", "for runs with one source, and this one reads en,fr"),
+    ],
+)
+def test_files_are_called_by_their_languages(data, to, sources, name, want):
+    model = SimpleNamespace(sources=sources)
+    config = SimpleNamespace(data=DataConfig(**data), decode=SimpleNamespace(to=to))
+    loaded: Any = SimpleNamespace(config=config, translator=SimpleNamespace(model=model))
+    if isinstance(want, tuple):
+        assert module._languages(loaded, Path(name)) == want
+    else:
+        with pytest.raises(ConfigError, match=want):
+            module._languages(loaded, Path(name))

@@ -218,3 +218,25 @@ def test_paths_of_files_decide_what_is_the_same_text(warnings, tmp_path):
     files |= {f"other/train.{suffix}": text for suffix, text in list(files.items())}
     assert Path(tmp_path / "other").is_dir()
     assert len(warnings(files, data__train=("train", "other/train", "train*2"))) == 2
+
+
+def test_a_language_is_the_frequencies_of_its_trigrams():
+    language = line_checks._Language(["ab", "ab"])  # " ab" and "ab " twice each
+    assert language.nats(["AB"]) == pytest.approx(np.log(9 / 3))
+    assert language.nats(["abc"]) == pytest.approx(np.log(9) - np.log([3, 1, 1]).mean())
+    assert language.nats([]) == line_checks._Language([]).nats(["ab"]) == np.inf
+
+
+def test_lines_that_are_two_off_are_told(warnings):
+    [found] = warnings({"en": lines(EN), "de": lines(np.roll(DE, 2), "b")})
+    assert "but do with the target +2 lines on" in found
+    [found] = warnings({"en": lines(EN), "de": lines(np.roll(DE, 3), "b")})
+    assert "lines on" not in found
+
+
+@pytest.mark.parametrize(("filled", "is_told"), [(49, False), (50, True)])
+def test_too_few_lines_with_text_do_not_correlate(filled, is_told, warnings):
+    sizes = np.zeros(100, int)
+    sizes[:filled] = EN[:filled]
+    found = warnings({"en": lines(sizes), "de": lines(np.where(sizes, EN[500:600], 0), "b")})
+    assert bool(found) == is_told
