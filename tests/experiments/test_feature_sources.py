@@ -2,6 +2,7 @@
 
 import gzip
 import tarfile
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from experiments import digit_grids, pictures, speech, time_series
+from experiments import digit_grids, own_text, pictures, speech, time_series
 from experiments.digit_grids import grid_of, grids, share_on_cells, text_of
 from experiments.pictures import CYRILLIC, drawn, in_cells, look_alike, noisy, swapped
 from experiments.speech import (
@@ -331,3 +332,22 @@ def test_a_file_without_its_line_of_names_is_refused(tmp_path):
     path.write_bytes(content)
     with pytest.raises(DataError, match="is no gzip of a table"):
         read_series(path)
+
+
+# Their texts -------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_leaves_no_half_file(tmp_path, monkeypatch):
+    own_text.write_split(tmp_path / "new", "a", {"en": ["x", 1], "de": ["y", 2]})
+    assert (tmp_path / "new" / "a.de").read_text() == "y\n2\n"
+    write = own_text.write_atomically
+
+    def full(path: Path, content: bytes) -> None:
+        if path.suffix == ".de":
+            raise OSError
+        write(path, content)
+
+    monkeypatch.setattr(own_text, "write_atomically", full)
+    with pytest.raises(OSError):
+        own_text.write_split(tmp_path, "b", {"en": ["x"], "de": ["y"]})
+    assert [path.name for path in tmp_path.glob("b.*")] == ["b.en"]
