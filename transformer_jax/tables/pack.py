@@ -307,6 +307,7 @@ def results_kept(folder: Path, jobs: Sequence[Job], plan: Plan | None) -> Iterat
     stop = threading.Event()
 
     def write() -> str:
+        """Writes one version; why it cannot be written, or ""."""
         try:
             _write_results(folder, jobs, plan)
         except OSError as error:

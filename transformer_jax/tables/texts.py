@@ -58,6 +58,7 @@ def check_texts(lines: Sequence[Line], jobs: Sequence[Job], missing: Sequence[Jo
 
     @functools.cache
     def sums(data: DataConfig, split: str) -> dict[str, str]:
+        """`text_sums`; of text that is gone and not needed, none."""
         try:
             return text_sums(data, split)
         except UserError:

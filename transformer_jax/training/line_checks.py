@@ -25,14 +25,16 @@ log = logging.getLogger(__name__)
 # Shares from which there is a warning: of lines that are equal, and of pairs without a source.
 EQUAL_SHARE, MISSING_SHARE = 0.5, 0.1
 LABEL_SHARE = 0.05  # of different lines of a block; texts have more, and labels fewer
-# In blocks of 1,000 (100) lines of real text (Europarl, news, manuals, captions) the logarithms of
-# numbers of characters correlate at 0.81 (0.62) and more, and at 0.26 (0.51) and less where the
-# lines of one side are one off. At most so many blocks of a text are looked at, evenly spaced.
+# Real text (Europarl, news, manuals, captions) was cut into blocks of 1,000 (100) lines. The
+# logarithms of the lengths of both sides, in characters, correlate at 0.81 (0.62) or more in each
+# block. If one side is a line late, they correlate at 0.26 (0.51) or less. Of a long text only
+# MOST_BLOCKS blocks are read, evenly spaced.
 BLOCK_LINES, SMALLEST_BLOCK, MOST_BLOCKS, LEAST_CORRELATION = 1_000, 100, 100, 0.4
 SHIFTS = (1, -1, 2, -2)
-# So many lines of each block, and by how many nats a character another side's language must be
-# likelier there. Of two languages the right one is by 1.0 to 2.0 (captions, news, Europarl, law,
-# manuals, and news after captions), of two texts in one language either by at most 0.03.
+# LANGUAGE_LINES lines of each block are compared with each side of the first text. There is a
+# warning if another side's trigrams are likelier by LANGUAGE_GAP nats a trigram. In real text
+# (captions, news, Europarl, law, manuals) the right language is likelier by 1.0 to 2.0; two texts
+# in one language differ by at most 0.03.
 LANGUAGE_LINES, LANGUAGE_GAP = 20, 0.5
 CODED_LINES = 1_000  # source lines of each text in which codes are looked for
 SHOWN = 40  # characters of a line in a message

@@ -1,6 +1,7 @@
 """Warnings about the text of a run, before it trains."""
 
 import contextlib
+import functools
 import itertools
 import logging
 from collections.abc import Iterator, Sequence
@@ -45,9 +46,10 @@ def warn_of_splits(corpus: Corpus, data: DataConfig, of_valid: str) -> None:
     `of_valid` is the fingerprint of the validation text.
     """
     texts = directed(map(Text.of, data.train), data.directions)
+    same_name = functools.cache(functools.partial(_same_name, corpus))  # it reads whole files
     for one, other in itertools.combinations(texts, 2):
         is_same = (one.direction, one.tag) == (other.direction, other.tag)
-        if is_same and overlap(*(_same_name(corpus, text.stem) for text in (one, other))):
+        if is_same and overlap(same_name(one.stem), same_name(other.stem)):
             log.warning(
                 "data.train has pairs twice, in %r and %r: leave one out, or give one *%g",
                 one.name,
