@@ -132,7 +132,7 @@ COLUMNS = [
 def place_of_the_weights(found: Found) -> str:
     """The verdict on "the weights belong to the predicted word"."""
     own = of_seeds(found, BASE).values()
-    if len(own) < 2:
+    if not own:
         return NOT_RUN
     verdicts = [
         judge([best_error(shift)(one) - best_error(0)(one) for one in own], 1)
@@ -146,9 +146,11 @@ def can_be_manipulated(found: Found, losses: Sequence[float]) -> str:
     """The verdict on "attention can be manipulated"."""
     own, base = of_seeds(found, AVOIDED), of_seeds(found, BASE)
     shares = [WATCHED_MASS(own[seed]) / WATCHED_MASS(base[seed]) for seed in own if seed in base]
-    if len(shares) < 2 or len(losses) < 2:
+    if not shares or not losses:
         return NOT_RUN
-    return judged(losses, SMALL_LOSS, -1) if max(shares) < HIDDEN else FAILS
+    if max(shares) < HIDDEN:
+        return judged(losses, SMALL_LOSS, -1)
+    return FAILS if len(shares) > 1 else OPEN
 
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:

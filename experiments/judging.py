@@ -33,9 +33,10 @@ def judged(
     """Whether values over seeds are above (wanted 1) or below (-1) a limit; None does not count.
 
     It does not hold if they are on the other side of the limit, or of `refuted` if that is given.
+    One seed decides nothing.
     """
     known = [value for value in values if value is not None]
-    if len(known) < 2:
+    if not known:
         return NOT_RUN
     verdict = judge([value - limit for value in known], wanted)
     if refuted is None or verdict == HOLDS:

@@ -75,7 +75,7 @@ def against_sinusoids(lengths: Lengths, row: str, which: int) -> str:
     """Whether a row is better or worse than sinusoids."""
     own, other = lengths.get(row, {}), lengths.get(SINUSOIDAL, {})
     gaps = [own[seed][which] - other[seed][which] for seed in own if seed in other]
-    if len(gaps) < 2:
+    if not gaps:
         return NOT_RUN
     if not exceeds_seeds(gaps):
         return OPEN

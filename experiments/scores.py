@@ -68,8 +68,8 @@ def verdict_of(lines: Sequence[Line], score: str) -> tuple[str, str]:
         (bleu[name_of(each, NARROW)] - bleu[name_of(each, WIDE)]).tolist()
         for each in (score, SCALED, PLAIN)
     )
-    if len(own) < 2:
-        return NOT_RUN, "fewer than two seeds have its rows and those it is compared with"
+    if not own:
+        return NOT_RUN, "no seed has its rows and those it is compared with"
     reason = (
         f"loss {statistics.fmean(own):+.1f} BLEU; scaled product {statistics.fmean(scaled):+.1f}"
     )

@@ -22,6 +22,8 @@ from typing import Any
 
 from transformer_jax.errors import ConfigError, DataError
 
+CONFLICT = ("<<<<<<<", "=======", ">>>>>>>")  # lines that git writes where it cannot merge
+
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Writes a file, or the one that a link leads to, whole or not at all.
@@ -238,7 +240,9 @@ def parsed_json(text: str, path: Path | str, line: int = 1) -> dict[str, Any]:
         content = json.loads(text, object_pairs_hook=each_once)
     except json.JSONDecodeError as error:
         at = line + error.lineno - 1
-        raise DataError(f"{path}, line {at}: not JSON ({error.msg}).") from None
+        is_conflict = error.doc.startswith(CONFLICT, error.pos)
+        why = "a conflict of two versions, which git left there" if is_conflict else error.msg
+        raise DataError(f"{path}, line {at}: not JSON ({why}).") from None
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits, brackets 10,000 deep
         raise DataError(f"{path}, line {line}: cannot be read ({error}).") from None
     if not isinstance(content, dict):

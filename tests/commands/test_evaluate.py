@@ -78,6 +78,19 @@ def test_files_of_one_s_own_are_scored_as_the_split_of_the_same_text(run, capsys
     assert by_file == by_split and len(by_split) == runs.SIZES["valid"]
 
 
+def test_files_in_the_other_direction_are_told_by_their_language(run, capsys, caplog, monkeypatch):
+    english, german = (f"{runs.tiny_corpus()}/valid.{own}" for own in ("en", "de"))
+    found = [SimpleNamespace(text=line) for line in runs.read_lines(Path(german))]
+    monkeypatch.setattr(LineTranslator, "shared", lambda *_: [[best] for best in found[::-1]])
+    evaluate(run, capsys, f"--src={english}", f"--ref={german}")
+    assert "look like the sources" not in caplog.text
+    evaluate(run, capsys, f"--src={german}", f"--ref={english}")
+    assert (
+        "valid.de: most translations look like the sources, not like the references; are the "
+        "sources in en, and the references in de?" in caplog.text
+    )
+
+
 def test_a_stem_is_a_split_and_a_blank_source_is_a_line_like_any_other(run, capsys, tmp_path):
     source = runs.read_lines(runs.tiny_corpus() / "test.en")[:3]
     files = own_text(tmp_path, [source[0], " ", *source[1:]], ["a", "b", "c", "d"])

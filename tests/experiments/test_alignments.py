@@ -96,7 +96,8 @@ def test_the_place_of_the_weights(before, after, verdict):
     found = by_seed(alignment.BASE, map(error_rates, errors))
     assert alignment.place_of_the_weights(found) == verdict
     of_one_seed = {(alignment.BASE, 0): found[alignment.BASE, 0]}
-    assert alignment.place_of_the_weights(of_one_seed) == NOT_RUN
+    assert alignment.place_of_the_weights(of_one_seed) == OPEN
+    assert alignment.place_of_the_weights({}) == NOT_RUN
 
 
 @pytest.mark.parametrize(
@@ -106,7 +107,10 @@ def test_the_place_of_the_weights(before, after, verdict):
         ([0.01, 0.02, 0.06], [0.1, 0.2, 0.1], FAILS),
         ([0.01, 0.02, 0.04], [2.1, 2.2, 2.1], FAILS),
         ([0.01, 0.02, 0.04], [0.1, 2.2, 1.1], OPEN),
-        ([0.01], [0.1], NOT_RUN),
+        ([0.01], [0.1], OPEN),
+        ([0.06], [0.1], OPEN),
+        ([], [], NOT_RUN),
+        ([0.01, 0.02, 0.04], [], NOT_RUN),
     ],
 )
 def test_manipulation_needs_little_weight_and_a_small_loss(masses, losses, verdict):
@@ -365,7 +369,7 @@ def test_the_rules_of_gold_alignments(aligner, ways, agreed, read, want):
     scores = {"grow-diag": [aligner]}
     assert [row[1] for row in gold_alignment.verdicts(found, scores)] == [want] * 4
     of_one_seed = {(row, seed): one for (row, seed), one in found.items() if seed == 0}
-    assert {row[1] for row in gold_alignment.verdicts(of_one_seed, scores)} == {NOT_RUN}
+    assert {row[1] for row in gold_alignment.verdicts(of_one_seed, scores)} == {OPEN}
 
 
 def test_a_page_without_runs_has_the_aligner_and_published_figures(text, tmp_path):

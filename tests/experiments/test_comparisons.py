@@ -259,5 +259,5 @@ def test_a_part_or_a_setting_is_judged_beside_the_base_seed_by_seed(tmp_path):
     assert found["dropout 0.3"] == ["23.1 ± 1.1", "helps", "+2.1"]
     assert found["R-Drop 5"] == ["19.1 ± 1.1", "hurts", "-1.9"]
     assert found["weight decay 0.01"][1] == "not decided"
-    assert found["BPE-dropout 0.1"][1:] == ["not run", "-1.0"]
+    assert found["BPE-dropout 0.1"][1:] == ["not decided", "-1.0"]
     assert found["2,000 subwords"][0] == ""

@@ -35,7 +35,8 @@ BELOW = functools.partial(judged, limit=0.9, wanted=-1)
         (ABOVE, [0.95, 0.96, 0.97], HOLDS),
         (BELOW, [0.95, 0.96, 0.97], FAILS),
         (ABOVE, [0.85, 0.99, 0.89], OPEN),
-        (ABOVE, [0.95, None], NOT_RUN),
+        (ABOVE, [0.95, None], OPEN),
+        (ABOVE, [None], NOT_RUN),
         (AS_GOOD, NEAR, HOLDS),
         (AS_GOOD, [-0.5, -0.51, -0.49], HOLDS),  # lower, but by less than a point
         (AS_GOOD, FAR, HOLDS),
@@ -96,7 +97,8 @@ def test_a_rule_looks_at_its_own_number_and_at_its_limit(rule, base, keys, holds
     assert verdict(*(holds + own for own in noise)) == HOLDS
     assert verdict(*(fails + own for own in noise)) == FAILS
     assert verdict(2 * holds - fails, (holds + fails) / 2, 2 * fails - holds) == OPEN
-    assert verdict(holds) == NOT_RUN
+    assert verdict(holds) == OPEN
+    assert verdict() == NOT_RUN
 
 
 def test_a_table_has_a_line_for_each_row_and_verdicts_on_all_but_the_base():

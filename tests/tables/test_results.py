@@ -113,6 +113,8 @@ def changed(**values):
     ("text", "message"),
     [
         ("{", "not JSON"),
+        ("<<<<<<< HEAD", "not JSON (a conflict of two versions"),
+        (">>>>>>> other", "not JSON (a conflict of two versions"),
         ("[]", "a JSON list; expected an object"),
         ("[" * 100_000, "cannot be read"),
         (changed(ppl=5.0), "ppl is unknown"),

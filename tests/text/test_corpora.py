@@ -240,6 +240,12 @@ def test_mistakes_are_one_line_that_says_where(folder, changes, split, want):
         open_corpus(config(folder, **changes)).split(split)
 
 
+def test_other_archives_are_to_be_decompressed(folder):
+    write(folder / "packed.en.xz", "")
+    with refused(DataError, "packed.en: no such file", "Decompress packed.en.xz: of compressed"):
+        open_corpus(config(folder)).split("packed")
+
+
 def test_ten_of_many_stems_are_named(tmp_path):
     for stem in "abcdefghijk":
         write(tmp_path / f"{stem}.en", "1\n")

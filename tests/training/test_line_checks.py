@@ -221,10 +221,10 @@ def test_paths_of_files_decide_what_is_the_same_text(warnings, tmp_path):
 
 
 def test_a_language_is_the_frequencies_of_its_trigrams():
-    language = line_checks._Language(["ab", "ab"])  # " ab" and "ab " twice each
+    language = line_checks.Language(["ab", "ab"])  # " ab" and "ab " twice each
     assert language.nats(["AB"]) == pytest.approx(np.log(9 / 3))
     assert language.nats(["abc"]) == pytest.approx(np.log(9) - np.log([3, 1, 1]).mean())
-    assert language.nats([]) == line_checks._Language([]).nats(["ab"]) == np.inf
+    assert language.nats([]) == line_checks.Language([]).nats(["ab"]) == np.inf
 
 
 def test_lines_that_are_two_off_are_told(warnings):

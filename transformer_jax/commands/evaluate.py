@@ -39,6 +39,7 @@ from transformer_jax.text.documents import InContext
 from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.text.lines import TextLines
 from transformer_jax.text.mixture import plain_parts
+from transformer_jax.training.line_checks import LANGUAGE_GAP, Language
 from transformer_jax.use.loading import (
     NO_OVERRIDES,
     LoadedModel,
@@ -47,6 +48,7 @@ from transformer_jax.use.loading import (
 )
 
 log = logging.getLogger(__name__)
+COMPARED_LINES = 1_000  # of a text, whose language is compared with that of the translations
 
 
 class Evaluation(NamedTuple):
@@ -190,6 +192,13 @@ class _Keeper(NamedTuple):
         languages = config.data.between(text.split or "", config.decode.to)
         is_read = config.data.src_kind != "text"
         scores = score(hypotheses, references, *languages, others, is_read)
+        if not is_read and _has_language_of(hypotheses, sources, references):
+            log.warning(
+                "%s: most translations look like the sources, not like the references; are the "
+                "sources in %s, and the references in %s?",
+                printable(text.name),
+                *languages,
+            )
         settings = {
             "split": text.split,
             "src_sha256": text_digest(self.translator.content(sources)),
@@ -249,6 +258,16 @@ def _check(split: str | None, src: str | None, ref: Sequence[str] | None, exampl
         raise ConfigError(
             f"--examples={examples}: give the number of translations to print, 0 or more."
         )
+
+
+def _has_language_of(
+    hypotheses: Sequence[str], sources: Sequence[str], references: Sequence[str]
+) -> bool:
+    """Whether translations have the trigrams of the sources rather than of the references."""
+    some = range(0, len(hypotheses), -(-len(hypotheses) // COMPARED_LINES))
+    own, *others = ([side[i] for i in some] for side in (hypotheses, sources, references))
+    source, reference = (Language(side).nats(own) for side in others)
+    return source < reference - LANGUAGE_GAP
 
 
 def _print_examples(pairs: Sequence[Pair], hypotheses: Sequence[str], examples: int) -> None:

@@ -27,6 +27,7 @@ from transformer_jax.text.tfds_corpus import TfdsCorpus
 
 log = logging.getLogger(__name__)
 OTHER_STEMS = "Name other stems: data.train, data.valid or data.test, or --split of `evaluate`."
+OTHER_ARCHIVES = (".xz", ".bz2", ".zst", ".zip")
 FORMS = (
     "A text is called STEM:SRC-TGT@TAG*WEIGHT, or less of it in this order: a TAG has letters, "
     "digits and _, and a WEIGHT is a number such as 2 or 0.5. Some pairs: STEM[100:200]."
@@ -190,7 +191,10 @@ class TextCorpus(FolderCorpus):
                 kind = "a folder" if path.is_dir() else "a pipe or a device"
                 raise DataError(f"{path} is {kind}; give a regular file: it is read several times.")
         there = self._there(name)
-        if set(":@*[") & set(Path(name).stem):
+        packed = [f"{name}{x}" for x in OTHER_ARCHIVES if (self.folder / f"{name}{x}").is_file()]
+        if packed:
+            fix = f"Decompress {packed[0]}: of compressed text only .gz is read."
+        elif set(":@*[") & set(Path(name).stem):
             fix = FORMS
         elif there.startswith("suffixes there: .") and fix == OTHER_STEMS:
             fix = "Rename the files, or train with other suffixes (data.src, data.tgt, directions)."

@@ -47,7 +47,7 @@ def warn_of_texts(pairs: Sequence[Pair], config: Config) -> None:
     its lines, not all of them.
     """
     seen = set[tuple[Any, ...]]()  # a text is read in several directions
-    first = list["_Language"]()  # of each side of the first text
+    first = list["Language"]()  # of each side of the first text
     for text in plain_parts(pairs):
         files = _files(text)
         key = (frozenset(files), *(text.indices[[0, -1]] if isinstance(text, Selected) else ()))
@@ -65,7 +65,7 @@ def warn_of_texts(pairs: Sequence[Pair], config: Config) -> None:
             continue
         _warn_of_equal_sides(name, lines, config.data)
         if not config.data.directions:
-            first = first or [_Language(side[0]) for side in lines.sides]
+            first = first or [Language(side[0]) for side in lines.sides]
             _warn_of_other_sides(name, lines, first, config.data)
 
 
@@ -173,8 +173,11 @@ def _warn_of_constant_sides(name: str, lines: _Lines, data: DataConfig) -> None:
                 log.warning("%s: in %d of %d pairs %s", name, count, side.size, what)
 
 
-class _Language:
-    """How likely texts are by the frequencies of trigrams of characters in some lines."""
+class Language:
+    """How likely texts are by the frequencies of trigrams of characters in some lines.
+
+    A text of another language is less likely by more than LANGUAGE_GAP nats a trigram.
+    """
 
     def __init__(self, lines: Sequence[str]) -> None:
         self.counts = collections.Counter(_trigrams(lines))
@@ -195,7 +198,7 @@ def _trigrams(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _warn_of_other_sides(
-    name: str, lines: _Lines, first: Sequence[_Language], data: DataConfig
+    name: str, lines: _Lines, first: Sequence[Language], data: DataConfig
 ) -> None:
     """Logs a warning if a side looks like another side of the first text: files may be swapped.
 
