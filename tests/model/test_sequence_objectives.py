@@ -1,5 +1,6 @@
 """Objectives on drawn translations against sacreBLEU, enumeration and autodiff."""
 
+import functools
 import itertools
 
 import jax
@@ -115,6 +116,7 @@ def drawn():
     return model, params, draw
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def log_probabilities(model, params, drawn):
     """Log probabilities of all draws, each in a batch of one row: `[rows, draws]`."""
 
@@ -145,41 +147,47 @@ def test_draws_have_the_probabilities_of_forced_decoding(drawn):
 def test_an_empty_row_draws_nothing():
     model, params = tiny_and_params(num_layers=1)
     batch = lay_out(PAIRS, [[0], []], 16, 12)
-    found = draw_translations(model, params, batch, jax.random.key(0), 2)
+    found = jax.jit(lambda key: draw_translations(model, params, batch, key, 2))(jax.random.key(0))
     assert found.lengths[0].all() and not found.lengths[1].any()
 
 
+@pytest.fixture(scope="module")
+def gradients(drawn):
+    """Of the loss with some objectives, compiled; of the text alone; and of weighted draws."""
+    model, params, _ = drawn
+
+    def of_loss(found, **losses):
+        batch = BATCH._replace(drawn=found)
+        loss_fn = make_loss_fn(model, 0.1, block=20, auxiliary=losses, sharpness=0.5)
+        compute = functools.partial(accumulated_gradients, loss_fn, micro_batches=1)
+        return jax.jit(compute)(params, batch, jax.random.key(1))
+
+    def weighted(params, found, weights):
+        return (weights * log_probabilities(model, params, found)).sum()
+
+    return of_loss, of_loss(None), jax.jit(jax.grad(weighted))
+
+
 @pytest.mark.parametrize("name", ON_DRAWS)
-def test_the_loss_adds_the_cost_and_the_gradient_of_weighted_log_probabilities(drawn, name):
+def test_the_loss_adds_the_cost_and_the_gradient_of_weighted_log_probabilities(
+    drawn, gradients, name
+):
     """By autodiff of the logits of each row alone; the draws have no dropout, the text has."""
     model, params, draw = drawn
+    of_loss, (plain, of_text), of_weighted = gradients
     found = draw(jax.random.key(0))
     again = found.ids.at[0, 1].set(found.ids[0, 0])  # a translation that is drawn twice
     found = Drawn(again, found.lengths.at[0, 1].set(found.lengths[0, 0]), found.log_probs)
     found = found._replace(log_probs=log_probabilities(model, params, found))
-    batch, key = BATCH._replace(drawn=found), jax.random.key(1)
-
-    def gradient(**losses):
-        loss_fn = make_loss_fn(model, 0.1, block=20, auxiliary=losses, sharpness=0.5)
-        return accumulated_gradients(loss_fn, params, batch, key, 1)
-
     subwords = (BATCH.tgt.segments != 0).sum(1)
     rewards = sentence_bleu(found.ids, found.lengths - 1, BATCH.tgt.ids, subwords - 1)
     exist = np.ones((3, DRAWS), bool)
     exist[0, 1] = name != "risk"
     costs, slopes = ON_DRAWS[name](rewards, found.log_probs, exist, 0.5)
 
-    def by_hand(params):
-        weights = subwords[:, None] * slopes
-        return 3.0 * (weights * log_probabilities(model, params, found)).sum()
-
-    (got, sums), (plain, of_text) = gradient(**{name: 3.0}), gradient()
-    want = jax.tree.map(jnp.add, plain, jax.grad(by_hand)(params))
-    assert (
-        relative_error(
-            *(jnp.concatenate([*map(jnp.ravel, jax.tree.leaves(x))]) for x in (got, want))
-        )
-        < 1e-5
-    )
+    got, sums = of_loss(found, **{name: 3.0})
+    by_hand = of_weighted(params, found, 3.0 * subwords[:, None] * slopes)
+    want = jax.tree.map(np.add, plain, by_hand)
+    assert relative_error(*(jax.flatten_util.ravel_pytree(x)[0] for x in (got, want))) < 1e-5
     assert float(sums.auxiliary[name]) == pytest.approx(3 * float(subwords @ costs), rel=1e-5)
     assert sums.nats == of_text.nats

@@ -17,6 +17,7 @@ from tests.fixtures.tiny import (
     lay_out,
     random_pairs,
     relative_error,
+    tiny_and_params,
     tiny_model,
 )
 from tests.training.test_optimizer import AdamByHand
@@ -316,8 +317,7 @@ def test_a_block_of_logits_is_the_config_s_or_the_platform_s():
 
 
 def test_the_loss_has_dropout_with_a_key_and_none_without():
-    model = tiny_model(dropout=0.3, num_layers=1)
-    params = init_params(model, jax.random.key(1))
+    model, params = tiny_and_params(dropout=0.3, num_layers=1)
     loss_fn = jax.jit(make_loss_fn(model, 0.1))
     batch = lay_out(random_pairs(0, LENGTHS), PACKED, 18, 16)
     plain = loss_fn(params, batch)
@@ -335,6 +335,7 @@ def test_the_loss_has_dropout_with_a_key_and_none_without():
 def test_bfloat16_keeps_a_float32_state_and_nearly_the_loss():
     losses = {}
     batch = lay_out(random_pairs(0, LENGTHS), PACKED, 18, 16)
+    params = jax.jit(functools.partial(init_params, tiny_model()))(jax.random.key(1))
     for dtype in ("float32", "bfloat16"):
         config = Config(model=ModelConfig(**SIZES, dtype=dtype), train=TRAIN)
         model = make_model(config.model, VOCABULARY)
@@ -343,7 +344,6 @@ def test_bfloat16_keeps_a_float32_state_and_nearly_the_loss():
         after = jax.eval_shape(make_train_step(model, optimizer, config.train), start, batch)
         assert jax.tree.map(lambda x: x.dtype, after) == jax.tree.map(lambda x: x.dtype, start)
         assert {x.dtype for x in jax.tree.leaves(after.params)} == {np.dtype("float32")}
-        params = init_params(tiny_model(), jax.random.key(1))
         losses[dtype] = float(jax.jit(make_loss_fn(model, 0.1))(params, batch).smoothed_nats)
     assert losses["bfloat16"] == pytest.approx(losses["float32"], rel=0.01)
     assert losses["bfloat16"] != losses["float32"]
@@ -351,16 +351,14 @@ def test_bfloat16_keeps_a_float32_state_and_nearly_the_loss():
 
 def test_an_update_rounds_its_logits_if_it_is_asked_to():
     batch = lay_out(random_pairs(0, LENGTHS), PACKED, 18, 16)
+    model = make_model(ModelConfig(**{**SIZES, "num_layers": 1}, dtype="bfloat16"), VOCABULARY)
+    optimizer = make_optimizer(TRAIN, model.config.d_model)
+    state = jax.jit(lambda: init_state(0, model, optimizer))()
     nats = []
     for kept in (None, "bfloat16"):
-        config = Config(
-            model=ModelConfig(**SIZES, dtype="bfloat16"),
-            train=dataclasses.replace(TRAIN, logits_dtype=kept),
-        )
-        model = make_model(config.model, VOCABULARY)
-        optimizer = make_optimizer(config.train, config.model.d_model)
-        step = jax.jit(make_train_step(model, optimizer, config.train))
-        nats.append(float(step(init_state(0, model, optimizer), batch).window.nats))
+        train = dataclasses.replace(TRAIN, logits_dtype=kept)
+        step = jax.jit(make_train_step(model, optimizer, train))
+        nats.append(float(step(state, batch).window.nats))
     assert nats[1] == pytest.approx(nats[0], rel=1e-3) and nats[1] != nats[0]
 
 
