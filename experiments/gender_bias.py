@@ -183,7 +183,10 @@ def main() -> None:
     translations = run.translate([into + case.line for case in cases])
     own = scores(cases, found_genders(cases, translations), pro, anti)
     parts: list[Part] = [
-        Code(f"python -m experiments.gender_bias --workdir={values['workdir']}"),
+        Code(
+            f"python -m experiments.gender_bias --workdir={values['workdir']} "
+            f"--checkpoint={run.checkpoint}"
+        ),
         Text(made_by()),
         Heading("WinoMT"),
         Table(list(own), [[f"{value:.1f}" for value in own.values()]]),

@@ -378,6 +378,12 @@ def gzipped(path: Path) -> None:
     path.unlink()
 
 
+def gzipped_twice(path: Path) -> None:
+    """Compresses a file twice, as a server may, under the name of one compressed once."""
+    path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(gzip.compress(path.read_bytes())))
+    path.unlink()
+
+
 def config(section: str, **values: object) -> Change:
     """Other values in a config.json."""
 
@@ -427,7 +433,9 @@ FILES: dict[tuple[str, str], list[tuple]] = {
         (LATIN_1, "{file}, line 2: not UTF-8", "-t UTF-8"),
         (b"\n" * 300, "None of 300 pairs has a text of data.src='en'"),
         (edited(gzip.compress), "{file} is compressed by gzip: call it train.en.gz"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "{file} is a pointer of"),
         (gzipped, "{file}.gz is not a whole gzip file"),
+        (gzipped_twice, "{file}.gz is compressed by gzip twice: gunzip it."),
         (folder, "{file} is a folder; give a regular file"),
         (link_to_itself, "{file}: no such file, nor train.en.gz"),
         (pipe, "{file} is a pipe or a device; give a regular file"),

@@ -16,7 +16,7 @@ from transformer_jax.commands import augment as module
 from transformer_jax.commands.augment import augment
 from transformer_jax.config.data import DataConfig
 from transformer_jax.decoding.lines import Translation
-from transformer_jax.errors import ConfigError, RunError
+from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.text.lines import TextLines
 
 
@@ -81,6 +81,7 @@ def test_what_is_there_is_not_overwritten(text):
     (text.parent / "full.de.gz").write_text("")
     with pytest.raises(ConfigError, match=r"full.de.gz exists. Name another stem"):
         written(text, "full")
+    assert not (text.parent / "full.en").exists()
     assert not [*text.parent.glob("[ofln][tuo]*.de")]
 
 
@@ -90,6 +91,7 @@ def test_a_compressed_text_is_one_side_itself(text):
     run = str(runs.trained_run())
     augment(run, text=str(compressed), output=str(text.with_name("less")))
     assert text.with_name("less.de").exists() and not text.with_name("less.en").exists()
+    text.with_name("less.de").unlink()
     with pytest.raises(ConfigError, match=r"less.en.gz exists, and is another text"):
         augment(run, text=str(text), output=str(text.with_name("less")))
 
@@ -118,6 +120,20 @@ def test_wrong_settings_are_one_line(options, told, text):
     with pytest.raises(ConfigError, match=told):
         augment(str(runs.trained_run()), **given)
     assert not [*text.parent.glob("new*")]
+
+
+def test_samples_are_from_the_whole_distribution_whatever_the_run_s_config_says():
+    whole = {"decode.method": "sample", "decode.temperature": 1.0, "decode.top_p": None}
+    assert module._searching("sample", {}) == {**whole, "decode.top_k": None}
+    warm = {"decode.temperature": 2.0}
+    assert module._searching("top_k", warm) == {**whole, **warm, "decode.top_k": 10}
+
+
+def test_a_line_with_a_code_is_refused(tmp_path):
+    lines = TextLines(runs.write_lines(tmp_path / "text", ["a b", ">>fr<< c"]))
+    module._check_codes(lines, {})
+    with pytest.raises(DataError, match=r"text, line 2 begins with the code >>fr<<\. Remove"):
+        module._check_codes(lines, {">>de<<": 9, ">>fr<<": 10})
 
 
 def test_a_line_after_those_that_were_written_has_its_context(tmp_path):

@@ -24,7 +24,7 @@ WORDS = {
     "FILES": "data.source=files data.path=x",
     "FULL": "LINKED train.alignment_context=full",
     "LINKED": "train.alignment_weight=0.1 data.alignments=True",
-    "ALONE": "data.train=('a@en','b@fr') train.objective=back_translation",
+    "ALONE": "data.train=('a@en','b@fr') data.valid=('v@en',) train.objective=back_translation",
     "CTC": "model.parallel=ctc decode.method=ctc",
     "LEARNED": "model.positions=learned",
     "DIFFERENTIAL": "model.normalizer=differential",
@@ -96,9 +96,11 @@ CTC decode.beam_size=8 | With model.parallel='ctc' nothing reads it: leave it ou
 CTC train.coverage_weight=1.0 | no attention that something else reads. Leave it out
 CTC LEARNED model.max_positions=300 | =300 is too small for data.max_length=128
     at 100 source positions of 3 states each
-train.objective=back_translation | between two languages | has 0 codes
+train.objective=back_translation | between two languages | texts have 0 codes
+FILES data.train=('a@en','b@fr') data.valid=('v',) train.objective=back_translation
+    data.valid=v has 1 texts without
 FILES data.train=('a@en','b@fr','c') train.objective=back_translation
-    has 2 codes, and 1 texts without
+    has 1 texts without, and all texts have 2 codes
 FILES LEARNED ALONE model.max_positions=256 | at least train.row_length + 1 = 257
 FILES ALONE model.code_in_decoder=True | makes sources of targets
 # Vocabulary and text.

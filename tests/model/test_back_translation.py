@@ -109,7 +109,7 @@ def test_greedy_translations_are_the_likeliest_subwords():
         text = drawn.ids[row, 0, : drawn.lengths[row, 0]].tolist()
         target = packed_sentences([[2, *text[:-1]]], 1, len(text))  # 2: BOS
         source = asked.map(lambda x, row=row: x[row : row + 1])
-        logits = model.apply({"params": params}, source, target)[0]
+        logits = jax.jit(model.apply)({"params": params}, source, target)[0]
         best = logits.argmax(-1).tolist()
         is_cut = len(text) == BATCH.tgt.ids.shape[1]
         assert best[: len(text) - is_cut] == text[: len(text) - is_cut]

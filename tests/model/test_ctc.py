@@ -61,7 +61,7 @@ def test_likelihood_and_gradient_are_those_of_optax():
         padding = (labels.segments == 0).astype(np.float32)
         return optax.ctc_loss(logits_BTV, late, labels.ids, padding, blank_id=BLANK).sum()
 
-    got, want = (jax.value_and_grad(loss)(logits_BTV) for loss in (ours, theirs))
+    got, want = (jax.jit(jax.value_and_grad(loss))(logits_BTV) for loss in (ours, theirs))
     np.testing.assert_allclose(got[0], want[0], rtol=1e-5)
     assert relative_error(got[1], want[1]) < 1e-4
 
@@ -117,9 +117,11 @@ def test_a_position_has_its_states_one_after_the_other():
     model, params = tiny_and_params(parallel="ctc", num_layers=1)
     pairs = [([5, 6, EOS], [7, EOS]), ([4, EOS], [EOS])]
     source = lay_out(pairs, [[0, 1]], 6, 3).src
-    _, place = model.apply(
-        {"params": params}, method=lambda model: states(model, model.encode(source), source, None)
-    )
+
+    def of_source(model):
+        return states(model, model.encode(source), source, None)
+
+    _, place = jax.jit(lambda: model.apply({"params": params}, method=of_source))()
     assert place.positions[0, :15].tolist() == [*range(9), *range(6)]
     assert place.segments.tolist() == [[1] * 9 + [2] * 6 + [0] * 3]
 

@@ -102,7 +102,7 @@ def test_numbers_that_are_0_but_for_the_subword_s_own_give_the_text_model():
     text = tiny_model(tie_embeddings=False, tie_output=True)
     params = random_params(text)
     batch = lay_out(random_pairs(0, [(5, 4), (3, 6)]), [[0, 1]], 9, 11)
-    want = text.apply({"params": params}, *model_inputs(batch))[..., :VOCABULARY]
+    want = jax.jit(text.apply)({"params": params}, *model_inputs(batch))[..., :VOCABULARY]
     numbers = tiny_model(tie_embeddings=False, tie_output=True, features=VOCABULARY)
     table = params["embedding"]["table"][:VOCABULARY] * text.config.d_model**0.5
     shift = jnp.arange(12.0)
@@ -112,7 +112,7 @@ def test_numbers_that_are_0_but_for_the_subword_s_own_give_the_text_model():
     one_hot = np.eye(VOCABULARY, dtype=np.float32)[batch.src.ids]
     source, target = model_inputs(batch)
     given = {"params": {**others, "projection": projection}}
-    got = numbers.apply(given, source._replace(features=one_hot), target)[..., :VOCABULARY]
+    got = jax.jit(numbers.apply)(given, source._replace(features=one_hot), target)[..., :VOCABULARY]
     assert relative_error(got, want) < 1e-5
 
 
@@ -125,14 +125,14 @@ def test_a_code_in_the_decoder_is_its_bos_and_not_in_the_source():
     codes = [9, 11, 9]
     with_code = [([code, *src], tgt) for code, (src, tgt) in zip(codes, pairs, strict=True)]
     batch = lay_out(with_code, [[0, 1], [2]], 12, 11)
-    found = moved.apply({"params": params}, *model_inputs(batch))[..., :VOCABULARY]
+    found = jax.jit(moved.apply)({"params": params}, *model_inputs(batch))[..., :VOCABULARY]
     got = of_each_pair(found, batch, [[0, 1], [2]])
-    plain = tiny_model(**keys)
+    plain = jax.jit(tiny_model(**keys).apply)
     for number, code in enumerate(codes):
         alone = lay_out(pairs, [[number]], 12, 11)
         table = params["tgt_embedding"]["table"]
         own = {**params, "tgt_embedding": {"table": table.at[BOS].set(table[code])}}
-        want = plain.apply({"params": own}, *model_inputs(alone))[..., :VOCABULARY]
+        want = plain({"params": own}, *model_inputs(alone))[..., :VOCABULARY]
         [want] = of_each_pair(want, alone, [[0]]).values()
         # As an output, BOS keeps its own vector.
         np.testing.assert_allclose(

@@ -50,7 +50,7 @@ def test_a_causal_prefix_gives_what_a_language_model_of_both_texts_gives(positio
     sizes = {"num_layers": 2, "positions": positions, "d_k": 6}
     translating = tiny_model(encoder="causal_prefix", **sizes)
     alone = tiny_model(encoder="none", **sizes)
-    params = random_params_of(alone)
+    params, compute = random_params_of(alone), jax.jit(alone.apply)
     source, target = model_inputs(lay_out(PAIRS, ROWS, 16, 16))
     got = jax.jit(translating.apply)({"params": params}, source, target)
     for row, number in ((0, 1), (0, 2), (1, 1)):
@@ -58,7 +58,7 @@ def test_a_causal_prefix_gives_what_a_language_model_of_both_texts_gives(positio
         text = np.concatenate([side.ids[row][own] for side, own in parts])
         places = np.ones(len(text), np.int32), np.arange(len(text), dtype=np.int32)
         read = Packed(*(x[None] for x in (text, *places)))
-        want = alone.apply({"params": params}, packed_sentences([[EOS]], 1, 4), read)
+        want = compute({"params": params}, packed_sentences([[EOS]], 1, 4), read)
         np.testing.assert_allclose(
             got[row][parts[1][1]][:, :VOCABULARY],
             want[0, -parts[1][1].sum() :, :VOCABULARY],
@@ -79,8 +79,8 @@ def test_a_prefix_is_read_as_by_an_encoder():
     def remembered(model):
         return model.remember(model.encode(source), source)
 
-    memory = model.apply({"params": params}, method=remembered)
-    encoded_BMD = encoder.apply({"params": own}, source, method="encode")
+    memory = jax.jit(lambda: model.apply({"params": params}, method=remembered))()
+    encoded_BMD = jax.jit(lambda: encoder.apply({"params": own}, source, method="encode"))()
     matrix_DGK = params["decoder_1"]["self_attention"]["key"]
     want_BGMK = np.einsum("BMD,DGK->BGMK", encoded_BMD, matrix_DGK)
     got_BGMK = memory.decoder[1]["self_attention"][0]

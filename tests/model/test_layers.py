@@ -1,5 +1,6 @@
 """The parts of a layer against float64 references: feed-forward network, residuals and norms."""
 
+import functools
 import math
 import re
 
@@ -140,7 +141,8 @@ def test_the_constants_are_those_of_the_paper():
 def test_deep_norm_multiplies_the_initial_values_of_four_matrices_by_beta(activation):
     key = jax.random.key(0)
     changes = {"activation": activation, **DEPTHS}
-    deep, post = (init_params(tiny_model(norm=norm, **changes), key) for norm in ("deep", "post"))
+    models = (tiny_model(norm=norm, **changes) for norm in ("deep", "post"))
+    deep, post = (jax.jit(functools.partial(init_params, model))(key) for model in models)
     seen = set()
     paths = jax.tree_util.tree_leaves_with_path(post)
     for (path, leaf), other in zip(paths, jax.tree.leaves(deep), strict=True):
@@ -156,7 +158,8 @@ def test_deep_norm_multiplies_the_initial_values_of_four_matrices_by_beta(activa
 
 
 def test_a_layer_of_rezero_is_the_identity_at_first_and_learns_its_weights():
-    params = init_params(tiny_model(norm="rezero"), jax.random.key(0))
+    model = tiny_model(norm="rezero")
+    params = jax.jit(functools.partial(init_params, model))(jax.random.key(0))
     weights = [
         leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params) if "weight" in str(path)
     ]

@@ -69,6 +69,12 @@ def test_a_checkpoint_that_is_removed_while_it_is_read_is_not_called_damaged(run
         load_params(run, "latest", shapes())
 
 
+def test_a_folder_whose_name_orbax_cannot_read_is_not_called_damaged(run):
+    moved = RunFolder(run.path.rename(run.path.with_name("a\\b")))
+    with pytest.raises(RunError, match=r"path contains \\, so checkpoints cannot be read there"):
+        load_params(moved, "latest", shapes())
+
+
 def test_a_checkpoint_under_another_name_is_refused(run):
     for path in (run.checkpoints / "40", run.checkpoints / "40.sha256.json"):
         path.rename(path.with_name(path.name.replace("40", "60")))

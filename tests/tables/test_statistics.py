@@ -240,6 +240,14 @@ def test_a_verdict_needs_both_tests_both_metrics_and_more_than_the_spread(gaps, 
         assert table[1][-1] == shown and table[1][-5] == f"{p['bleu']:.3f}"
 
 
+def test_p_values_count_at_the_seeds_that_the_base_has_too():
+    lines = [line("base", seed, 20.0) for seed in (0, 1)]
+    lines += [line("wide", 0, 22.0, p={"bleu": 0.5}), line("wide", 1, 22.0, p={"bleu": 0.01})]
+    experiment = EXPERIMENT._replace(metrics=("bleu",), paper={})
+    shown = [make_table(experiment, "small", own)[1][1] for own in (lines, lines[:1] + lines[2:])]
+    assert [("0.255" in row, "0.500" in row) for row in shown] == [(True, False), (False, True)]
+
+
 def test_one_seed_decides_nothing_where_no_row_has_several():
     lines = [line("base", 0, 20.0), line("wide", 0, 40.0, chrf=80.0, p=SURE)]
     assert verdict(lines, ("base", "wide"), "wide", "base") == "not decided"

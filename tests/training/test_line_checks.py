@@ -124,20 +124,28 @@ def test_a_side_in_another_side_s_language_is_told(warnings):
     swapped = {"en": a[:2_000] + b[2_000:], "de": b[:2_000] + a[2_000:]}
     assert warnings(swapped) == [
         "train.en and train.de: in 5 of 10 blocks of lines, first from line 2001, the source looks "
-        "like the target of the first text: are sides swapped?",
+        "like the target of train.en and train.de: are sides swapped?",
         "train.en and train.de: in 5 of 10 blocks of lines, first from line 2001, the target looks "
-        "like the source of the first text: are sides swapped?",
+        "like the source of train.en and train.de: are sides swapped?",
     ]
     two = {"en": a, "de": b, "more.en": b, "more.de": a}
     found = warnings(two, data__train=("train", "more@bt"))
     assert len(found) == 2 and all("more.en and more.de: in 10 of 10" in one for one in found)
-    assert not warnings(two, data__train=("train", "more:de-en"), data__directions=("en-de",))
+    directions = {"data__train": ("train:en-de", "more:de-en"), "data__directions": ("en-de",)}
+    assert [one.split("line 1, ")[1] for one in warnings(two, **directions)] == [
+        "the source looks like the en text of train.en and train.de: are sides swapped?",
+        "the target looks like the de text of train.en and train.de: are sides swapped?",
+    ]
+    french = {"en": a, "de": b, "one.en": a, "one.fr": c, "more.en": a, "more.fr": b}
+    texts = ("train:en-de", "one:en-fr", "more:en-fr")
+    [found] = warnings(french, data__train=texts, data__directions=("en-de", "en-fr"))
+    assert "more.en and more.fr" in found and "the target looks like the de text of train" in found
     assert not warnings(two, train__objective="back_translation", data__train=("train", "more"))
     three = {"en": a, "fr": c, "de": b, "more.en": c, "more.fr": a, "more.de": b}
     found = warnings(three, data__src="en,fr", data__train=("train", "more"))
-    assert [one.split("line 1, ")[1] for one in found] == [
-        "the en text looks like the fr text of the first text: are sides swapped?",
-        "the fr text looks like the en text of the first text: are sides swapped?",
+    assert [one.split("line 1, ")[1].split(" of train")[0] for one in found] == [
+        "the en text looks like the fr text",
+        "the fr text looks like the en text",
     ]
     alone = {"txt": a, "more.txt": b}
     changes = {"data__src": "", "data__tgt": "txt", "model__encoder": "none"}

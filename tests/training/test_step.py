@@ -16,6 +16,7 @@ from tests.fixtures.tiny import (
     VOCABULARY,
     lay_out,
     random_pairs,
+    random_params,
     relative_error,
     tiny_and_params,
     tiny_model,
@@ -231,7 +232,7 @@ def gradients(remat=False):
     loss_fn = make_loss_fn(model, 0.1)
     batch = lay_out(random_pairs(0, LENGTHS), PACKED, 18, 16)
     compute = jax.jit(lambda params, key: accumulated_gradients(loss_fn, params, batch, key, 1))
-    return compute(init_params(model, jax.random.key(1)), jax.random.key(0))
+    return compute(random_params(model), jax.random.key(0))
 
 
 @pytest.mark.slow("compiles two large steps")

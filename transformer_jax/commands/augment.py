@@ -14,13 +14,15 @@ from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.files import is_there, read_json, write_atomically
 from transformer_jax.text.documents import InContext
 from transformer_jax.text.lines import TextLines, file_digest
+from transformer_jax.text.vocabulary import split_codes
 from transformer_jax.use.loading import NO_OVERRIDES, LoadedModel, load_model
 
 log = logging.getLogger(__name__)
+PLAIN: dict[str, Any] = {"decode.method": "sample", "decode.temperature": 1.0, "decode.top_p": None}
 HOW: dict[str, dict[str, Any]] = {
     "beam": {"decode.method": "beam"},
-    "sample": {"decode.method": "sample"},
-    "top_k": {"decode.method": "sample", "decode.top_k": 10},
+    "sample": {**PLAIN, "decode.top_k": None},
+    "top_k": {**PLAIN, "decode.top_k": 10},
 }
 LOG_SECONDS = 30.0  # between lines of the log
 
@@ -65,10 +67,11 @@ def augment(
     source, target = (Path(f"{output}.{side}") for side in sides)
     part, about = Path(f"{target}.part"), Path(f"{output}.json")
     _check_begun(part, about, origin := _origin(loaded, Path(text)))
-    _write_source(source, lines, Path(text))
+    _check_codes(lines, loaded.vocabulary.codes)
     for one in (target, _compressed(target)):
         if is_there(one):
             raise ConfigError(f"--output={output}: {one} exists. Name another stem.")
+    _write_source(source, lines, Path(text))
     if not about.exists():
         write_atomically(about, (json.dumps(origin, indent=1) + "\n").encode())
     with open(part, "a+b") as file:
@@ -95,7 +98,8 @@ def _languages(loaded: LoadedModel, text: Path) -> tuple[str, str]:
     """The suffixes of the text's file and of that of its translations."""
     data, to = loaded.config.data, loaded.config.decode.to
     if loaded.translator.model.sources > 1:
-        raise ConfigError(f"augment is for runs with one source, and this one reads {data.src}.")
+        what = "the sentences before as another source" if data.context else data.src
+        raise ConfigError(f"augment is for runs with one source, and this one reads {what}.")
     own = (text.with_suffix("") if text.suffix == ".gz" else text).suffix.removeprefix(".")
     if not data.directions:
         if own == data.tgt != data.src:
@@ -110,6 +114,16 @@ def _languages(loaded: LoadedModel, text: Path) -> tuple[str, str]:
             f"with --to, and the text's by its suffix (--text={text})."
         )
     return own, to
+
+
+def _check_codes(lines: TextLines, codes: Mapping[str, int]) -> None:
+    """Raises DataError if a line begins with a code: of the text, training makes codes itself."""
+    for number, line in enumerate(lines if codes else (), start=1):
+        if found := split_codes(line, codes)[0]:
+            raise DataError(
+                f"{lines.path}, line {number} begins with the code {found[0]}. Remove the codes: "
+                "--to names the target language, and training begins lines with codes itself."
+            )
 
 
 def _compressed(file: Path) -> Path:

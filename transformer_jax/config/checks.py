@@ -339,7 +339,7 @@ def _parallel(config: Config) -> Iterator[str]:
             f"{of_search!r}, and this one writes from left to right. Leave it out."
         )
     elif of_model not in (None, of_search):
-        without = ", without --sample" if of_search == "sample" else ""
+        without = ", without --sample or --how" if of_search == "sample" else ""
         yield (
             f"model.parallel={of_model!r} writes all subwords at once, and decode.method="
             f"{of_search!r} does not. Set decode.method={of_model!r}{without}."
@@ -351,14 +351,16 @@ def _without_pairs(config: Config) -> Iterator[str]:
     codes, model = config.data.codes, config.model
     if config.train.objective != "back_translation":
         return
-    without = [one for one in map(Text.of, config.data.train) if not (one.tag or one.direction)]
-    if len(codes) != 2 or (without and not config.data.directions):
-        yield (
-            "train.objective='back_translation' is between two languages, whose codes begin the "
-            f"source lines of every text; data.train={','.join(config.data.train)} has "
-            f"{len(codes)} codes, and {len(without)} texts without. Name texts with a code each, "
-            "such as data.train=english@en,french@fr."
-        )
+    for key, texts in (("train", config.data.train), ("valid", config.data.valid)):
+        without = [one for one in map(Text.of, texts) if not (one.tag or one.direction)]
+        if len(codes) != 2 or (without and not config.data.directions):
+            yield (
+                "train.objective='back_translation' is between two languages, whose codes begin "
+                f"the source lines of every text; data.{key}={','.join(texts)} has {len(without)} "
+                f"texts without, and all texts have {len(codes)} codes. Name texts with a code "
+                f"each, such as data.{key}=english@en,french@fr."
+            )
+            break
     longest, row = _asked_of_the_model("longest", model), config.train.row_length
     if longest is not None and longest <= row:
         yield (

@@ -171,11 +171,14 @@ class RunFolder:
         """Whether `import` made the run, so that it has no text of its own."""
         return self.made == "imported"
 
-    def check_name(self) -> None:
+    def check_name(self, done: str = "written") -> None:
         """Checks that Orbax can write checkpoints into the folder.
 
         Orbax treats paths as glob patterns and as UTF-8. Below a folder named [x] it writes
         checkpoints that cannot be restored, and reports no error.
+
+        Args:
+          done: what cannot be done otherwise, for the message.
 
         Raises:
           RunError: the path has characters that prevent this.
@@ -189,7 +192,7 @@ class RunFolder:
             wrong = f"contains {found[0]}" if found else ""
         if wrong:
             raise RunError(
-                f"{self._flag}={self.path}: this path {wrong}, so checkpoints cannot be written "
+                f"{self._flag}={self.path}: this path {wrong}, so checkpoints cannot be {done} "
                 f"there (nor with any of * ? [ \\ in it). Choose another {self._flag}, or rename "
                 "the folder."
             )

@@ -73,6 +73,7 @@ def load_params(run: RunFolder, which: str, like: Params) -> tuple[Params, str]:
             raise RunError(
                 f"{folder} was removed while it was read, as by training that goes on. Try again."
             ) from error
+        run.check_name("read")
         raise RunError(
             f"{folder / 'params'} cannot be restored ({type(error).__name__}): it is damaged, or "
             "not of the model that config.json and vocabulary.model describe."

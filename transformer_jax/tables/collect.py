@@ -75,7 +75,7 @@ def collect(job: Job) -> Line:
         chrf=evaluation.chrf,
         parameters=parameters,
         training_flops=flops,
-        train_seconds=training_seconds(metrics, config.train.log_every),
+        train_seconds=training_seconds(metrics),
         device_rate=device_rate(evaluation.device, evaluation.devices or 1, config.model.dtype),
         steps=config.train.steps,
         config_digest=job.digest(),
@@ -96,14 +96,17 @@ def device_rate(kind: str, count: int, dtype: str) -> float:
     return math.nan if peak is None else count * peak
 
 
-def training_seconds(metrics: Sequence[Mapping[str, Any]], log_every: int) -> float:
-    """Seconds of the training steps, without interruptions: the sum of tokens / token rate."""
+def training_seconds(metrics: Sequence[Mapping[str, Any]]) -> float:
+    """Seconds of the training steps, without interruptions: the sum of tokens / token rate.
+
+    Steps whose line is lost count as if they were as fast as those of the next line.
+    """
     before = 0
     seconds = 0.0
     for m in metrics:
         if m["kind"] != "train":
             continue
-        steps = min(m["step"] - before, log_every)
+        steps = m["step"] - before
         rate = m["target_tokens_per_second"]
         seconds += m["target_tokens_per_step"] * steps / rate if rate > 0 else math.nan
         before = m["step"]

@@ -225,10 +225,9 @@ def _p(lines: Sequence[Line], row: str, base: str, name: str) -> str:
 
 def _median_p(lines: Sequence[Line], row: str, base: str, name: str) -> float:
     left_out = without_bleu(lines, row, base)  # earlier versions recorded 1.0 for them
+    seeds = {line.seed for line in lines if line.row == base} - set(left_out)
     own = [
-        line.p[name]
-        for line in lines
-        if line.row == row and line.seed not in left_out and name in line.p
+        line.p[name] for line in lines if line.row == row and line.seed in seeds and name in line.p
     ]
     return float(pd.Series(own, dtype=float).median())
 

@@ -18,6 +18,7 @@ from transformer_jax.text.by_position import ByPosition
 BLOCK_BYTES = 1 << 24  # bytes read, or searched for line ends, at a time
 MAPPED_BYTES = 1 << 24  # size from which a file is mapped: until then others may change it
 GZIP = b"\x1f\x8b"  # the first bytes of a compressed file; no UTF-8 begins so
+POINTER = b"version https://git-lfs.github.com/spec/"
 CHECK_LINES = 1 << 16  # lines decoded at a time by the check for UTF-8
 
 
@@ -32,7 +33,10 @@ class TextLines(ByPosition[str]):
         self.path = path
         self.buffer = _read_only(path)
         if self.buffer[:2] == GZIP:
-            raise DataError(f"{path} is compressed by gzip: call it {path.name}.gz.")
+            fix = " twice: gunzip it" if path.suffix == ".gz" else f": call it {path.name}.gz"
+            raise DataError(f"{path} is compressed by gzip{fix}.")
+        if self.buffer[: len(POINTER)] == POINTER:
+            raise DataError(f"{path} is a pointer of Git LFS, not the text: git lfs pull.")
         self.starts = index_lines(self.buffer)
         if len(self) == 0:
             raise DataError(f"{path} is empty. Give a text file with one sentence per line.")

@@ -4,7 +4,8 @@ import collections
 import itertools
 import logging
 import math
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,13 +32,14 @@ LABEL_SHARE = 0.05  # of different lines of a block; texts have more, and labels
 # MOST_BLOCKS blocks are read, evenly spaced.
 BLOCK_LINES, SMALLEST_BLOCK, MOST_BLOCKS, LEAST_CORRELATION = 1_000, 100, 100, 0.4
 SHIFTS = (1, -1, 2, -2)
-# LANGUAGE_LINES lines of each block are compared with each side of the first text. There is a
-# warning if another side's trigrams are likelier by LANGUAGE_GAP nats a trigram. In real text
+# LANGUAGE_LINES lines of each block are compared with the first text in each language. There is a
+# warning if another language's trigrams are likelier by LANGUAGE_GAP nats a trigram. In real text
 # (captions, news, Europarl, law, manuals) the right language is likelier by 1.0 to 2.0; two texts
 # in one language differ by at most 0.03.
 LANGUAGE_LINES, LANGUAGE_GAP = 20, 0.5
 CODED_LINES = 1_000  # source lines of each text in which codes are looked for
 SHOWN = 40  # characters of a line in a message
+LETTER = re.compile(r"[^\W\d_]")
 
 
 def warn_of_texts(pairs: Sequence[Pair], config: Config) -> None:
@@ -47,7 +49,7 @@ def warn_of_texts(pairs: Sequence[Pair], config: Config) -> None:
     its lines, not all of them.
     """
     seen = set[tuple[Any, ...]]()  # a text is read in several directions
-    first = list["Language"]()  # of each side of the first text
+    known = dict[str, _First]()  # by language
     for text in plain_parts(pairs):
         files = _files(text)
         key = (frozenset(files), *(text.indices[[0, -1]] if isinstance(text, Selected) else ()))
@@ -64,9 +66,12 @@ def warn_of_texts(pairs: Sequence[Pair], config: Config) -> None:
         if config.train.objective == BACK_TRANSLATION:  # it learns from a text and itself
             continue
         _warn_of_equal_sides(name, lines, config.data)
-        if not config.data.directions:
-            first = first or [Language(side[0]) for side in lines.sides]
-            _warn_of_other_sides(name, lines, first, config.data)
+        languages = _languages(files, lines, config.data)
+        for language, side in zip(languages, lines.sides, strict=True):
+            texts = (Language(block) for block in side)
+            if language not in known and (has_letters := next(filter(None, texts), None)):
+                known[language] = _First(has_letters, name)
+        _warn_of_other_sides(name, lines, languages, known, config.data)
 
 
 class _Lines(NamedTuple):
@@ -183,47 +188,72 @@ class Language:
         self.counts = collections.Counter(_trigrams(lines))
         self.total = 2 * self.counts.total() + 1  # each trigram's count has one more
 
+    def __bool__(self) -> bool:
+        """Whether there was text."""
+        return bool(self.counts)
+
     def nats(self, lines: Sequence[str]) -> float:
         """The mean negative logarithm of a trigram's probability; infinite without text."""
         found = [self.counts[trigram] + 1 for trigram in _trigrams(lines)]
-        if not (found and self.counts):
+        if not (found and self):
             return math.inf
         return math.log(self.total) - float(np.log(found).mean())
 
 
 def _trigrams(lines: Sequence[str]) -> Iterator[str]:
-    for line in lines:
+    for line in filter(LETTER.search, lines):
         text = f" {line.lower()} "
         yield from map("".join, zip(text, text[1:], text[2:], strict=False))
 
 
+class _First(NamedTuple):
+    """A language as it is in the first text that has it."""
+
+    language: Language
+    text: str
+
+
+def _languages(files: Sequence[Path], lines: _Lines, data: DataConfig) -> list[str]:
+    """The language of each side; of several directions, files name it."""
+    if not data.directions:
+        return [*lines.named(data)]
+    return [Path(file.name.removesuffix(".gz")).suffix.removeprefix(".") for file in files]
+
+
 def _warn_of_other_sides(
-    name: str, lines: _Lines, first: Sequence[Language], data: DataConfig
+    name: str,
+    lines: _Lines,
+    languages: Sequence[str],
+    known: Mapping[str, _First],
+    data: DataConfig,
 ) -> None:
-    """Logs a warning if a side looks like another side of the first text: files may be swapped.
+    """Logs a warning if a side looks like text of another language: files may be swapped.
 
     Args:
-      first: of each side of the first text's first block.
+      name, lines: of the text.
+      languages: of its sides.
+      known: each language's first text.
+      data: of the run.
     """
-    names = [*lines.named(data)]
-    for place, own in enumerate(names):
-        wrong = dict[str, list[int]]()  # numbers of lines where blocks of another side begin
-        for block, number in zip(lines.sides[place], lines.numbers, strict=True):
+    for own, language, side in zip(lines.named(data), languages, lines.sides, strict=True):
+        wrong = dict[str, list[int]]()  # numbers of lines where blocks of another language begin
+        for block, number in zip(side, lines.numbers, strict=True):
             some = block[:: max(1, len(block) // LANGUAGE_LINES)]
-            nats = [language.nats(some) for language in first]
-            best = int(np.argmin(nats))
-            if nats[best] < nats[place] - LANGUAGE_GAP:
-                wrong.setdefault(names[best], []).append(number)
+            nats = {other: first.language.nats(some) for other, first in known.items()}
+            best = min(nats, key=nats.__getitem__, default=language)
+            if nats.get(best, math.inf) < nats.get(language, -math.inf) - LANGUAGE_GAP:
+                wrong.setdefault(best, []).append(number)
         for other, numbers in wrong.items():
             log.warning(
                 "%s: in %d of %d blocks of lines, first from line %d, the %s looks like the %s of "
-                "the first text: are sides swapped?",
+                "%s: are sides swapped?",
                 name,
                 len(numbers),
                 len(lines.numbers),
                 numbers[0],
                 own,
-                other,
+                f"{other} text" if data.directions else other,
+                known[other].text,
             )
 
 
