@@ -140,7 +140,10 @@ def test_a_side_in_another_side_s_language_is_told(warnings):
     texts = ("train:en-de", "one:en-fr", "more:en-fr")
     [found] = warnings(french, data__train=texts, data__directions=("en-de", "en-fr"))
     assert "more.en and more.fr" in found and "the target looks like the de text of train" in found
-    assert not warnings(two, train__objective="back_translation", data__train=("train", "more"))
+    both = {"data__train": ("train@de", "more@en"), "train__objective": "back_translation"}
+    assert not warnings(two, **both)
+    [found] = warnings(two, **both | {"data__train": ("train@de", "more@en", "more[9:999]@de")})
+    assert "the target looks like the >>en<< text of more.en and more.de: are" in found
     three = {"en": a, "fr": c, "de": b, "more.en": c, "more.fr": a, "more.de": b}
     found = warnings(three, data__src="en,fr", data__train=("train", "more"))
     assert [one.split("line 1, ")[1].split(" of train")[0] for one in found] == [

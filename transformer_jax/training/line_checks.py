@@ -18,7 +18,7 @@ from transformer_jax.text.built_in_corpus import BuiltInPairs
 from transformer_jax.text.by_position import Joined, Selected
 from transformer_jax.text.corpora import TextPairs
 from transformer_jax.text.folder_corpus import Pair
-from transformer_jax.text.mixture import plain_parts, without_additions
+from transformer_jax.text.mixture import Coded, plain_parts, without_additions
 from transformer_jax.text.sources import TAB
 from transformer_jax.text.vocabulary import split_codes
 
@@ -50,7 +50,7 @@ def warn_of_texts(pairs: Sequence[Pair], config: Config) -> None:
     """
     seen = set[tuple[Any, ...]]()  # a text is read in several directions
     known = dict[str, _First]()  # by language
-    for text in plain_parts(pairs):
+    for codes, text in _coded_parts(pairs):
         files = _files(text)
         key = (frozenset(files), *(text.indices[[0, -1]] if isinstance(text, Selected) else ()))
         if isinstance(text, BuiltInPairs) or (files and key in seen) or not len(text):
@@ -63,15 +63,14 @@ def warn_of_texts(pairs: Sequence[Pair], config: Config) -> None:
         if config.model.features:  # the source lines are names of files
             continue
         _warn_of_unrelated_lines(name, lines, config.data)
-        if config.train.objective == BACK_TRANSLATION:  # it learns from a text and itself
-            continue
-        _warn_of_equal_sides(name, lines, config.data)
-        languages = _languages(files, lines, config.data)
-        for language, side in zip(languages, lines.sides, strict=True):
-            texts = (Language(block) for block in side)
-            if language not in known and (has_letters := next(filter(None, texts), None)):
-                known[language] = _First(has_letters, name)
-        _warn_of_other_sides(name, lines, languages, known, config.data)
+        languages = _languages(codes, files, lines, config)
+        if config.train.objective != BACK_TRANSLATION:  # which learns from a text and itself
+            _warn_of_equal_sides(name, lines, config.data)
+        for language, blocks in languages.values():
+            texts = filter(None, map(Language, blocks))
+            if language not in known and (with_letters := next(texts, None)):
+                known[language] = _First(with_letters, name)
+        _warn_of_other_languages(name, languages, lines.numbers, known)
 
 
 class _Lines(NamedTuple):
@@ -213,46 +212,65 @@ class _First(NamedTuple):
     text: str
 
 
-def _languages(files: Sequence[Path], lines: _Lines, data: DataConfig) -> list[str]:
-    """The language of each side; of several directions, files name it."""
-    if not data.directions:
-        return [*lines.named(data)]
-    return [Path(file.name.removesuffix(".gz")).suffix.removeprefix(".") for file in files]
+def _coded_parts(pairs: Sequence[Pair], codes: str = "") -> Iterator[tuple[str, Sequence[Pair]]]:
+    """As `plain_parts`, each with the codes that its source lines get."""
+    if isinstance(pairs, Coded):
+        yield from _coded_parts(pairs.pairs, codes + pairs.codes)
+    elif isinstance(pairs, Joined):
+        for part in pairs.parts:
+            yield from _coded_parts(part, codes)
+    else:
+        yield from ((codes, part) for part in plain_parts(pairs))
 
 
-def _warn_of_other_sides(
+def _languages(
+    codes: str, files: Sequence[Path], lines: _Lines, config: Config
+) -> dict[str, tuple[str, np.ndarray]]:
+    """What the language of each side is called, and its blocks of lines, by the side's name.
+
+    Of several directions, files name it; without pairs, codes name that of the target.
+    """
+    sides = lines.named(config.data)
+    if config.train.objective == BACK_TRANSLATION:
+        return {"target": (f"{codes.strip()} text", sides["target"])}
+    if not config.data.directions:
+        return {own: (own, blocks) for own, blocks in sides.items()}
+    names = [f"{Path(file.name.removesuffix('.gz')).suffix[1:]} text" for file in files]
+    return dict(zip(sides, zip(names, sides.values(), strict=True), strict=True)) if names else {}
+
+
+def _warn_of_other_languages(
     name: str,
-    lines: _Lines,
-    languages: Sequence[str],
+    sides: Mapping[str, tuple[str, np.ndarray]],
+    numbers: np.ndarray,
     known: Mapping[str, _First],
-    data: DataConfig,
 ) -> None:
     """Logs a warning if a side looks like text of another language: files may be swapped.
 
     Args:
-      name, lines: of the text.
-      languages: of its sides.
+      name: of the text.
+      sides: see `_languages`.
+      numbers: of each block's first line.
       known: each language's first text.
-      data: of the run.
     """
-    for own, language, side in zip(lines.named(data), languages, lines.sides, strict=True):
+    for own, (language, blocks) in sides.items():
         wrong = dict[str, list[int]]()  # numbers of lines where blocks of another language begin
-        for block, number in zip(side, lines.numbers, strict=True):
+        for block, number in zip(blocks, numbers, strict=True):
             some = block[:: max(1, len(block) // LANGUAGE_LINES)]
             nats = {other: first.language.nats(some) for other, first in known.items()}
             best = min(nats, key=nats.__getitem__, default=language)
             if nats.get(best, math.inf) < nats.get(language, -math.inf) - LANGUAGE_GAP:
                 wrong.setdefault(best, []).append(number)
-        for other, numbers in wrong.items():
+        for other, firsts in wrong.items():
             log.warning(
                 "%s: in %d of %d blocks of lines, first from line %d, the %s looks like the %s of "
                 "%s: are sides swapped?",
                 name,
+                len(firsts),
                 len(numbers),
-                len(lines.numbers),
-                numbers[0],
+                firsts[0],
                 own,
-                f"{other} text" if data.directions else other,
+                other,
                 known[other].text,
             )
 
