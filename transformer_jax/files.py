@@ -22,6 +22,7 @@ from typing import Any
 
 from transformer_jax.errors import ConfigError, DataError
 
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 CONFLICT = ("<<<<<<<", "=======", ">>>>>>>")  # lines that git writes where it cannot merge
 
 

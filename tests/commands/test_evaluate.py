@@ -91,6 +91,20 @@ def test_files_in_the_other_direction_are_told_by_their_language(run, capsys, ca
     )
 
 
+def test_a_split_of_training_whose_text_has_changed_is_told(run, capsys, caplog, tmp_path):
+    moved = shutil.copytree(runs.tiny_corpus(), tmp_path / "corpus")
+    for changes, is_told in (("", False), (" and more", True)):
+        line, *lines = runs.read_lines(moved / "valid.en")
+        runs.write_lines(moved / "valid.en", [line + changes, *lines])
+        evaluate(run, capsys, "--split=valid", f"--config.data.path={moved}")
+        assert ("the split valid is not that of" in caplog.text) == is_told
+    caplog.clear()
+    evaluate(
+        run, capsys, "--split=valid", f"--config.data.path={moved}", "--config.data.valid=test"
+    )
+    assert "the split valid" not in caplog.text
+
+
 def test_a_stem_is_a_split_and_a_blank_source_is_a_line_like_any_other(run, capsys, tmp_path):
     source = runs.read_lines(runs.tiny_corpus() / "test.en")[:3]
     files = own_text(tmp_path, [source[0], " ", *source[1:]], ["a", "b", "c", "d"])

@@ -1,5 +1,6 @@
 """A run's folder: which run it belongs to; its files are complete or missing."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from tests import tiny_runs as runs
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.schema import Config
 from transformer_jax.errors import RunError
+from transformer_jax.runs import run_folder
 from transformer_jax.runs.run_folder import LOCK, RunFolder
 
 CONFIG = with_values(Config(), {"data.path": "corpus", "seed": 3})
@@ -77,6 +79,15 @@ def test_what_cannot_be_written_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
     with pytest.raises(RunError, match="is not writable. Choose another --workdir"):
         RunFolder(tmp_path / "run").check(CONFIG)
+
+
+def test_a_full_disk_is_not_called_the_wrong_folder(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(run_folder, "write_atomically", full)
+    with pytest.raises(OSError, match="No space left on device"):
+        RunFolder(tmp_path / "run").claim(CONFIG, "abc")
 
 
 def test_checkpoints_that_cannot_be_written_are_refused_before_training(tmp_path, monkeypatch):

@@ -237,6 +237,9 @@ def test_a_pack_that_does_not_fit_is_refused(call, tmp_path, monkeypatch, experi
 def test_an_archive_writes_nothing_but_files_below_its_folder(name, tmp_path):
     file = tmp_path / "results.tgz"
     with tarfile.open(file, "w:gz") as tar:
+        above = tarfile.TarInfo(".")
+        above.type = tarfile.DIRTYPE
+        tar.addfile(above)  # which is skipped
         info = tarfile.TarInfo(name)
         if name == "link":
             info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"

@@ -221,11 +221,23 @@ def test_validation_text_that_training_shows_is_told(caplog, monkeypatch):
     train = in_memory([[8, i % 7, 1] for i in range(20)], [[1]] * 20)
     half = in_memory([[3, 1], [7, 1]], [[1], [1]])
     swapped = in_memory([[1]], [[3, 1]])
-    text_checks.warn_of_known_pairs(train, half, vocabulary)
+    text_checks.warn_of_known_pairs(train, half, vocabulary, "validation")
     assert "1 of 2 validation pairs are training pairs too" in caplog.text
     caplog.clear()
-    text_checks.warn_of_known_pairs(train, swapped, vocabulary)
+    text_checks.warn_of_known_pairs(train, swapped, vocabulary, "validation")
     assert not caplog.records
+
+
+def test_test_text_inside_the_training_text_is_told(corpus, tmp_path, caplog):
+    for side in ("en", "de"):
+        test, train = (corpus / f"{split}.{side}" for split in ("test", "train"))
+        train.write_text(train.read_text() + test.read_text())
+    load(tmp_path, data__path=str(corpus), data__test=("test",))
+    count = runs.SIZES["test"]
+    assert f"{count} of {count} test pairs are training pairs too, so scores" in caplog.text
+    caplog.clear()
+    load(tmp_path, data__path=str(runs.tiny_corpus()), data__test=("test",))
+    assert "training pairs too" not in caplog.text
 
 
 def test_recordings_and_pictures_that_training_shows_are_told(caplog):
@@ -238,9 +250,9 @@ def test_recordings_and_pictures_that_training_shows_are_told(caplog):
 
     vocabulary = SimpleNamespace(codes={}, sizes=(9, 9))
     train = pairs([0.1, 0.2, 0.3], [4, 5, 6])
-    text_checks.warn_of_known_pairs(train, pairs([0.2, 0.9], [6, 5]), vocabulary)
+    text_checks.warn_of_known_pairs(train, pairs([0.2, 0.9], [6, 5]), vocabulary, "validation")
     assert not caplog.records
-    text_checks.warn_of_known_pairs(train, pairs([0.2, 0.9], [5, 5]), vocabulary)
+    text_checks.warn_of_known_pairs(train, pairs([0.2, 0.9], [5, 5]), vocabulary, "validation")
     assert "1 of 2 validation pairs are training pairs too" in caplog.text
 
 

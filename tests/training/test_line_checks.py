@@ -217,6 +217,14 @@ def test_codes_in_the_text_are_told(warnings):
     assert "train.en and train.de: 1 of the first 3 source lines have a code of their own" in found
 
 
+def test_lines_of_two_blocks_count_once(warnings):
+    same = [str(n) for n in range(120)]
+    [found] = warnings({"en": same, "de": same})
+    assert found.endswith("in 120 of 120 pairs the source is the target")
+    [found, *_] = warnings({"en": same, "de": ["nan"] * 120})
+    assert found.endswith("in 120 of 120 pairs the target is 'nan'")
+
+
 def test_the_built_in_corpus_is_not_looked_at(caplog):
     config = runs.tiny_config(data__source="grammar", data__path=None)
     line_checks.warn_of_texts(open_corpus(config.data).split("valid"), config)

@@ -15,6 +15,7 @@ from transformer_jax.config.schema import Config
 from transformer_jax.config.serialization import from_json, to_json
 from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.files import (
+    DISK_FULL,
     in_the_way,
     is_stream,
     is_temporary,
@@ -166,6 +167,12 @@ class RunFolder:
             return None
         return how.partition(":")[0] if how in (IMPORTED, PRUNED, QUANTIZED) else None
 
+    def fingerprints(self) -> tuple[str, ...]:
+        """Of the training and the validation split, and of the teacher; less if not recorded."""
+        if self.made or not self.corpus_file.exists():
+            return ()
+        return tuple(self.corpus_file.read_text(encoding="utf-8").split())
+
     @property
     def is_imported(self) -> bool:
         """Whether `import` made the run, so that it has no text of its own."""
@@ -266,6 +273,7 @@ class RunFolder:
 
         Raises:
           RunError: the folder cannot be written, or another `train` was faster.
+          OSError: the disk is full.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -276,6 +284,8 @@ class RunFolder:
             write_atomically(self.config_file, to_json(config).encode())
             write_atomically(self.corpus_file, "".join(f"{x}\n" for x in fingerprints).encode())
         except OSError as error:
+            if error.errno in DISK_FULL:
+                raise
             raise RunError(
                 f"Cannot write into {self.path}: {error.strerror}. Choose another {self._flag}."
             ) from None

@@ -204,8 +204,8 @@ def _report(experiment: Experiment, values: dict[str, Any], output: Output, runs
     """Writes table and page of all recorded runs, and prints the table."""
     scale = values["scale"]
     lines = read_results(output.folder)
-    if values["report"] and not output.results.exists():
-        raise DataError(f"{output.results}: no such file. Run the table first, or put it back.")
+    if values["report"] and not (output.results.exists() and output.results.stat().st_size):
+        raise DataError(f"{output.results} has no results. Run the table first, or put it back.")
     table = _table(experiment, values, output, runs)
     finished(lines, table)  # a line of another config would change a mean
     if experiment.scales[scale].compared:

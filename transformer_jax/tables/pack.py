@@ -200,6 +200,8 @@ def extract(tar: tarfile.TarFile, to: Path, source: Path) -> None:
       DataError: one of them is no file, or would be elsewhere.
     """
     for member in tar:
+        if member.isdir():  # of an archive that was packed again
+            continue
         path = (to / member.name).resolve()
         content = tar.extractfile(member) if member.isfile() else None
         if content is None or not path.is_relative_to(to.resolve()):

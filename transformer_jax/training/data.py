@@ -1,5 +1,6 @@
 """Prepares what training reads: vocabulary, encoded splits and the plan of packed rows."""
 
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Generator, Iterator, Sequence
@@ -180,7 +181,7 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
         )
         train = dataclasses.replace(train, links=links)
     valid = _encode(config, valid_pairs, vocabulary, of_valid)
-    _check_encoded(config, vocabulary, train, valid)
+    _check_encoded(config, vocabulary, corpus, train, valid)
     weights = pairs.pair_weights() if isinstance(pairs, Mixed) else None
     if segmentations is not None and weights is not None:
         weights = np.tile(weights, segmentations.number)
@@ -203,12 +204,21 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
 
 
 def _check_encoded(
-    config: Config, vocabulary: Vocabulary, train: EncodedPairs, valid: EncodedPairs
+    config: Config,
+    vocabulary: Vocabulary,
+    corpus: Corpus,
+    train: EncodedPairs,
+    valid: EncodedPairs,
 ) -> None:
     """Warns of text that may be a mistake. Raises DataError if CTC can write none of a split."""
     if config.model.parallel == "ctc":
         text_checks.check_states(train, valid, STATES)
-    text_checks.warn_of_known_pairs(train, valid, vocabulary)
+    text_checks.warn_of_known_pairs(train, valid, vocabulary, "validation")
+    if config.data.test and not config.model.features:  # which takes long to read
+        with contextlib.suppress(DataError):  # `warn_of_splits` has named it
+            pairs = corpus.split("test")
+            test = _encode(config, pairs, vocabulary, corpus.fingerprint("test"))
+            text_checks.warn_of_known_pairs(train, test, vocabulary, "test")
 
 
 def _masks(config: Config) -> Masks | None:

@@ -78,6 +78,7 @@ class _Lines(NamedTuple):
 
     sides: list[np.ndarray]  # of each source language, and the target's: object [blocks, size]
     numbers: np.ndarray  # of each block's first line in its file, from 1: int64 [blocks]
+    once: np.ndarray  # indices into all blocks end to end, of each line once: the last two overlap
 
     @classmethod
     def of(cls, text: Sequence[Pair], data: DataConfig) -> "_Lines":
@@ -93,7 +94,8 @@ class _Lines(NamedTuple):
             rows.append([side.strip() for side in (*own[:sources], tgt)])
         sides = [np.array(side, object) for side in zip(*rows, strict=True)]
         places = text.indices[firsts] if isinstance(text, Selected) else firsts
-        return cls([side.reshape(-1, size) for side in sides], places + 1)
+        once = np.unique(np.add.outer(firsts, np.arange(size)), return_index=True)[1]
+        return cls([side.reshape(-1, size) for side in sides], places + 1, once)
 
     def named(self, data: DataConfig) -> dict[str, np.ndarray]:
         """The sides by what a message calls them."""
@@ -153,7 +155,7 @@ def _correlation(src: np.ndarray, tgt: np.ndarray, later: int) -> float:
 
 def _warn_of_equal_sides(name: str, lines: _Lines, data: DataConfig) -> None:
     """Logs a warning if a side is another one in most lines, or many lack a source sentence."""
-    sides = {own: side.ravel() for own, side in lines.named(data).items()}
+    sides = {own: side.ravel()[lines.once] for own, side in lines.named(data).items()}
     *sources, target = sides
     if len(sources) > 1:
         has_text = np.any([sides[own] != "" for own in sources], axis=0)
@@ -170,11 +172,12 @@ def _warn_of_equal_sides(name: str, lines: _Lines, data: DataConfig) -> None:
 def _warn_of_constant_sides(name: str, lines: _Lines, data: DataConfig) -> None:
     """Logs a warning if most lines of a side are the same one, such as nan, or name one picture."""
     for own, side in lines.named(data).items():
-        texts = side[side != ""]
+        all_lines = side.ravel()[lines.once]
+        texts = all_lines[all_lines != ""]
         for text, count in collections.Counter(texts).most_common(1):
             if len(texts) > 1 and count > EQUAL_SHARE * len(texts):
                 what = f"the {own} is {text[:SHOWN]!r}"
-                log.warning("%s: in %d of %d pairs %s", name, count, side.size, what)
+                log.warning("%s: in %d of %d pairs %s", name, count, len(all_lines), what)
 
 
 class Language:

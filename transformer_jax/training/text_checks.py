@@ -119,19 +119,22 @@ def warn_of_equal_targets(corpus: Corpus, by_tag: bool) -> None:
         seen.append((language, lines))
 
 
-def warn_of_known_pairs(train: EncodedPairs, valid: EncodedPairs, vocabulary: Vocabulary) -> None:
-    """Logs a warning if training shows much of the validation text, with whatever codes."""
+def warn_of_known_pairs(
+    train: EncodedPairs, other: EncodedPairs, vocabulary: Vocabulary, split: str
+) -> None:
+    """Logs a warning if training shows much of another split's text, with whatever codes."""
     if train.src_ids.ndim == 1:
-        known = _known_pairs(train, valid, vocabulary)
+        known = _known_pairs(train, other, vocabulary)
     else:
         shown = set(_contents(train))
-        known = sum(one in shown for one in _contents(valid))
-    if known > KNOWN_SHARE * len(valid):
+        known = sum(one in shown for one in _contents(other))
+    if known > KNOWN_SHARE * len(other):
         log.warning(
-            "%d of %d validation pairs are training pairs too, so scores on them say little: see "
-            "data.valid",
+            "%d of %d %s pairs are training pairs too, so scores on them say little: see data.%s",
             known,
-            len(valid),
+            len(other),
+            split,
+            {"validation": "valid"}.get(split, split),
         )
 
 

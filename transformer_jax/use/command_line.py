@@ -18,11 +18,11 @@ from typing import Any, NamedTuple, NoReturn
 from absl import flags
 
 from transformer_jax.errors import Interrupted, UserError
+from transformer_jax.files import DISK_FULL
 from transformer_jax.use.environment import check_environment, open_missing_streams
 
 INTERRUPTED = 128 + 2  # SIGINT, as shells report it
 OVERRIDES = f"{'--config.KEY=VALUE':<26}overrides a key, such as --config.model.num_heads=4"
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS)
 IN_THE_WAY = (errno.EEXIST, errno.EISDIR, errno.ENOTDIR)
 DEVICE_OUT_OF_MEMORY = (
