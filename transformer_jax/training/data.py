@@ -214,10 +214,12 @@ def _check_encoded(
     if config.model.parallel == "ctc":
         text_checks.check_states(train, valid, STATES)
     text_checks.warn_of_known_pairs(train, valid, vocabulary, "validation")
-    if config.data.test and not config.model.features:  # which takes long to read
+    # Features take long to read. Another process may lack the test text, so one alone looks.
+    if config.data.test and not config.model.features and processes.is_first():
         with contextlib.suppress(DataError):  # `warn_of_splits` has named it
-            pairs = corpus.split("test")
-            test = _encode(config, pairs, vocabulary, corpus.fingerprint("test"))
+            pairs, of_test = corpus.split("test"), corpus.fingerprint("test")
+            sources = config.model.sources
+            test = encode_corpus(pairs, vocabulary, None, of_test, sources=sources)
             text_checks.warn_of_known_pairs(train, test, vocabulary, "test")
 
 
