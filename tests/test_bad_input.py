@@ -217,6 +217,7 @@ translate RUN --simultaneous --config.decode.method=mbr | excludes decode.method
 translate RUN input.en | 'input.en'; flags: translate --help. It reads standard input: < FILE.
 
 evaluate RUN --split=newstest | newstest.en: no such file | stems there with .en:
+evaluate RUN --split=test*2 | test*2: a weight is for training text. Leave it out
 evaluate RUN --split=valid --src={tmp}/corpus/test.en --ref={tmp}/corpus/test.de
     --split=valid and --src={tmp}/corpus/test.en: give only one of them
 evaluate RUN --src=x.en --ref=, | --src and --ref belong together

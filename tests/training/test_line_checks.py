@@ -225,6 +225,15 @@ def test_lines_of_two_blocks_count_once(warnings):
     assert found.endswith("in 120 of 120 pairs the target is 'nan'")
 
 
+def test_a_table_in_place_of_a_side_is_told(warnings):
+    de = lines(DE[:200], "b")
+    table = [f"{src}\t{tgt}" for src, tgt in zip(lines(EN[:200]), de, strict=True)]
+    [found] = warnings({"en": table, "de": de})
+    assert found.endswith("in 200 of 200 pairs the source has a tab: is it a table of both sides?")
+    two = {"en": lines(EN[:200]), "fr": lines(EN[:200], "c"), "de": de}
+    assert not warnings(two, data__src="en,fr")
+
+
 def test_the_built_in_corpus_is_not_looked_at(caplog):
     config = runs.tiny_config(data__source="grammar", data__path=None)
     line_checks.warn_of_texts(open_corpus(config.data).split("valid"), config)

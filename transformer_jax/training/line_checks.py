@@ -59,7 +59,7 @@ def warn_of_texts(pairs: Sequence[Pair], config: Config) -> None:
         name = " and ".join(dict.fromkeys(file.name for file in files)) or "the text"
         _warn_of_codes(name, text, config.data.codes)
         lines = _Lines.of(text, config.data)
-        _warn_of_constant_sides(name, lines, config.data)
+        _warn_of_odd_sides(name, lines, config.data)
         if config.model.features:  # the source lines are names of files
             continue
         _warn_of_unrelated_lines(name, lines, config.data)
@@ -169,8 +169,8 @@ def _warn_of_equal_sides(name: str, lines: _Lines, data: DataConfig) -> None:
             log.warning("%s: in %d of %d pairs the %s is the %s", name, equal, count, one, other)
 
 
-def _warn_of_constant_sides(name: str, lines: _Lines, data: DataConfig) -> None:
-    """Logs a warning if most lines of a side are the same one, such as nan, or name one picture."""
+def _warn_of_odd_sides(name: str, lines: _Lines, data: DataConfig) -> None:
+    """Logs a warning if most lines of a side have a tab, or are one: nan, a picture's name."""
     for own, side in lines.named(data).items():
         all_lines = side.ravel()[lines.once]
         texts = all_lines[all_lines != ""]
@@ -178,6 +178,9 @@ def _warn_of_constant_sides(name: str, lines: _Lines, data: DataConfig) -> None:
             if len(texts) > 1 and count > EQUAL_SHARE * len(texts):
                 what = f"the {own} is {text[:SHOWN]!r}"
                 log.warning("%s: in %d of %d pairs %s", name, count, len(all_lines), what)
+        if (count := sum(TAB in text for text in texts)) > EQUAL_SHARE * len(all_lines):
+            what = f"the {own} has a tab: is it a table of both sides?"
+            log.warning("%s: in %d of %d pairs %s", name, count, len(all_lines), what)
 
 
 class Language:

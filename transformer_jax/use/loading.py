@@ -257,6 +257,8 @@ def pairs_of_split(config: Config, split: str, run: RunFolder) -> Sequence[Pair]
         )
     asked = {"valid": data.valid, "test": data.test}.get(split, (split,))
     texts = [Text.of(one) for one in asked]
+    if Text.of(split).weight != 1:
+        raise ConfigError(f"{split}: a weight is for training text. Leave it out.")
     if not data.directions and any(one.direction for one in texts):
         raise ConfigError(f"{split}: this run has one direction, {data.direction}. Leave it out.")
     for one in texts:
