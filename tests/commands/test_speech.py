@@ -11,6 +11,8 @@ import soundfile
 import transformer_jax
 from tests import tiny_runs as runs
 
+pytestmark = pytest.mark.slow("trains a run")
+
 RATE, TONES = 8_000, {"low": 400, "mid": 1_000, "high": 2_500}
 KEYS = {
     "data.src": "wavs",
