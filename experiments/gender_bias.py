@@ -171,6 +171,11 @@ def main() -> None:
                 f"{name} has {len(missing)} sentences that are not in en.txt, such as "
                 f"{min(missing)!r}. Take the three files of one WinoMT, as they are."
             )
+    if both := pro & anti:
+        raise DataError(
+            f"en_pro.txt and en_anti.txt share {len(both)} sentences, such as {min(both)!r}. Take "
+            "the three files of one WinoMT, as they are."
+        )
     run = load(values["workdir"], values["checkpoint"])
     data = run.config.data
     if "en-de" not in (data.directions or (f"{data.src}-{data.tgt}",)):

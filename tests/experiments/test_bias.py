@@ -124,9 +124,10 @@ def test_a_run_has_to_translate_english_into_german(changes, first, tmp_path, mo
     monkeypatch.setattr("transformer_jax.api.load", lambda *_: run)
     monkeypatch.setattr("sys.argv", ["gender_bias", "--workdir=RUN"])
     (tmp_path / "winomt").mkdir()
-    for name in ("en", "en_pro", "en_anti"):
+    pro, anti = (f"{own}\t1\tThe clerk lost {own} key.\tclerk\n" for own in ("male", "female"))
+    for name, content in (("en", pro + anti), ("en_pro", pro), ("en_anti", anti)):
         path = tmp_path / "winomt" / f"{name}.txt"
-        path.write_text("female\t1\tThe clerk lost her key.\tclerk\n")
+        path.write_text(content)
     monkeypatch.setenv("TRANSFORMER_JAX_DATA", str(tmp_path))
     if first:
         with pytest.raises(DataError, match="handcrafted.en-de: no such file"):
@@ -135,6 +136,9 @@ def test_a_run_has_to_translate_english_into_german(changes, first, tmp_path, mo
     by_hand = "The clerk finished her work.|Die Beamtin beendete ihre Arbeit."
     (tmp_path / "gender-pairs" / "handcrafted.en-de").write_text(f"{by_hand}\n")
     with pytest.raises(Ended if first else ConfigError):
+        gender_bias.main()
+    path.write_text(pro)
+    with pytest.raises(DataError, match=r"en_pro.txt and en_anti.txt share 1 sentences, such as"):
         gender_bias.main()
     path.write_text("female\t1\tThe clerk lost a key.\tclerk\n")
     with pytest.raises(DataError, match="en_anti.txt has 1 sentences that are not in en.txt, such"):

@@ -82,6 +82,9 @@ def test_a_file_of_documents_has_a_line_for_each_pair(folder):
     runs.write_lines(folder / "train.doc", ["x", "y"])
     with pytest.raises(DataError, match="train.doc has 2 lines, and the text has 5"):
         sources(folder, 1)
+    runs.write_lines(folder / "train.doc", ["x", "x", " ", "y", "y"])
+    with pytest.raises(DataError, match="train.doc, line 3 is blank: line n names the document"):
+        sources(folder, 1)
 
 
 def test_documents_of_one_line_are_warned_of(folder, caplog):

@@ -74,6 +74,9 @@ def starts_by_name(names: Sequence[str], pairs: Sequence[Pair], path: str) -> np
     Raises:
       DataError: there is not a name for each pair.
     """
+    if "" in (stripped := [name.strip() for name in names]):
+        number = stripped.index("") + 1
+        raise DataError(f"{path}, line {number} is blank: line n names the document of pair n.")
     if len(names) != len(pairs):
         raise DataError(
             f"{path} has {len(names)} lines, and the text has {len(pairs)}: line n names the "

@@ -13,7 +13,7 @@ from transformer_jax.text.batches import Packed
 WINDOW, STEP = 0.025, 0.010  # seconds
 LEAST_POWER = 1e-10  # where nothing is heard
 MASKS, MASKED_SHARE = 2, 0.2  # ranges of each kind; frames of one, as a share of the recording
-FORMATS = ("WAV", "WAVEX", "FLAC", "OGG", "MP3")  # of others nobody checks whether they are whole
+FORMATS = ("WAV", "WAVEX", "FLAC")  # of others nobody checks whether they are whole
 OF_A_PIPE = 0x7FFFF000  # bytes; a header names at least this many if the length was not known
 MASK_STREAM = 3  # keeps the masks' random numbers apart from those of the plan and the epochs
 
