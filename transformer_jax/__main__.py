@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib
+import signal
 import sys
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,6 +16,7 @@ from transformer_jax.allocator import SWITCH, collect_rarely, use_huge_pages
 from transformer_jax.errors import UserError
 from transformer_jax.parallel import processes
 from transformer_jax.use.command_line import (
+    INTERRUPTED,
     OVERRIDES,
     describe_flags,
     exit_status,
@@ -61,6 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         given = list(sys.argv[1:] if arguments is None else arguments)
         status = exit_status(lambda: run(given, closed))
+        if status == INTERRUPTED and arguments is None:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one ends it without a traceback
     except Exception as error:
         processes.leave(1, error)
         raise

@@ -148,6 +148,11 @@ def test_a_report_needs_results(call, tmp_path):
             call("--report")
         (tmp_path / "out").mkdir(exist_ok=True)
         (tmp_path / "out" / "results.jsonl").touch()
+    write_results(tmp_path / "out", [line("of another table", 0, 1.0)])
+    with pytest.raises(
+        DataError, match=r"results.jsonl is of another table: it has the row 'of an"
+    ):
+        call("--report")
     assert not (tmp_path / "out" / "table.md").exists()
 
 

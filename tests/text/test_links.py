@@ -32,6 +32,19 @@ def test_links_are_read_in_order_and_once(tmp_path):
     assert read_alignments(path, THREE) == [((0, 0), (2, 1)), (), ((0, 0),)]
 
 
+def test_links_that_never_name_the_first_words_are_told(tmp_path, caplog):
+    pairs = [Pair("a b c", "x y z")] * 100
+    for links, is_told in (("1-1 2-2", True), ("0-1 2-2", False), ("1-0 2-2", False)):
+        path = runs.write_lines(tmp_path / "links", [links] * 100)
+        caplog.clear()
+        assert len(read_alignments(path, pairs)) == 100
+        assert ("100 pairs name neither source word 0 nor" in caplog.text) == is_told
+    path = runs.write_lines(tmp_path / "links", ["1-1", *[""] * 99])
+    caplog.clear()
+    read_alignments(path, pairs)
+    assert not caplog.records
+
+
 def test_words_are_what_ascii_spaces_separate():
     assert words_of(" a\u00a0b\tc  \u2003d ") == ["a\u00a0b", "c", "\u2003d"]
 

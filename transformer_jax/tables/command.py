@@ -207,6 +207,8 @@ def _report(experiment: Experiment, values: dict[str, Any], output: Output, runs
     if values["report"] and not (output.results.exists() and output.results.stat().st_size):
         raise DataError(f"{output.results} has no results. Run the table first, or put it back.")
     table = _table(experiment, values, output, runs)
+    if lines and not {line.row for line in lines} & {job.row for job in table}:
+        raise DataError(f"{output.results} is of another table: it has the row {lines[0].row!r}.")
     finished(lines, table)  # a line of another config would change a mean
     if experiment.scales[scale].compared:
         lines = update_significance(output, table, lines)

@@ -12,7 +12,8 @@ import numpy as np
 
 from transformer_jax.errors import DataError
 from transformer_jax.text.encoded import EncodedLinks, EncodedPairs
-from transformer_jax.text.folder_corpus import AlignedWords
+from transformer_jax.text.folder_corpus import AlignedWords, Links
+from transformer_jax.text.pharaoh import MANY_PAIRS, warn_of_numbers
 from transformer_jax.text.vocabulary import Vocabulary
 from transformer_jax.text.words import places_in_words
 
@@ -42,6 +43,7 @@ def encode_links(
     sides: tuple[list, list] = ([], [])
     counts = [0]
     misfits = 0
+    some = list[Links]()
     for number, words in enumerate(itertools.islice(aligned, first)):
         src_words = places_in_words(vocabulary.pieces(encoded.src(number)), words.src)
         tgt_words = places_in_words(vocabulary.target.pieces(encoded.tgt(number)), words.tgt)
@@ -50,6 +52,9 @@ def encode_links(
         sides[0].append(src)
         sides[1].append(tgt)
         counts.append(len(src))
+        if words.links and len(some) < MANY_PAIRS:
+            some.append(words.links)
+    warn_of_numbers(some)
     if not sum(counts):
         raise DataError(
             "data.alignments=True, but no pair has a link, or the vocabulary spells a different "

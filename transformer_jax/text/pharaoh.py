@@ -1,8 +1,11 @@
 """Word alignments as text: "0-0 1-2 2-1" for each pair, source word and target word from 0."""
 
+import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+import numpy as np
 
 from transformer_jax.errors import DataError
 from transformer_jax.text.by_position import ByPosition
@@ -10,6 +13,8 @@ from transformer_jax.text.folder_corpus import AlignedWords, Links, Pair
 from transformer_jax.text.lines import TextLines
 from transformer_jax.text.words import words_of
 
+log = logging.getLogger(__name__)
+MANY_PAIRS = 100
 LINK = re.compile(r"(\d{1,6})-(\d{1,6})", re.ASCII)
 
 
@@ -47,7 +52,21 @@ class AlignedLines(ByPosition[AlignedWords]):
 
 def read_alignments(path: str | Path, pairs: Sequence[Pair]) -> list[Links]:
     """The links of each pair; see `AlignedLines`. The file is plain or .gz."""
-    return [aligned.links for aligned in AlignedLines(TextLines(Path(path)), pairs)]
+    found = [aligned.links for aligned in AlignedLines(TextLines(Path(path)), pairs)]
+    warn_of_numbers(found)
+    return found
+
+
+def warn_of_numbers(pairs: Iterable[Links]) -> None:
+    """Logs a warning if the links of many pairs name no word 0: they may be counted from 1."""
+    linked = list(filter(None, pairs))
+    firsts = np.min([np.min(links, axis=0) for links in linked], axis=0) if linked else [0, 0]
+    if len(linked) >= MANY_PAIRS and min(firsts) > 0:
+        log.warning(
+            "the links of %d pairs name neither source word 0 nor target word 0: are words counted "
+            "from 1?",
+            len(linked),
+        )
 
 
 def _aligned(line: str, pair: Pair, where: str) -> AlignedWords:

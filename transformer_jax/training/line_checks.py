@@ -38,6 +38,7 @@ SHIFTS = (1, -1, 2, -2)
 # in one language differ by at most 0.03.
 LANGUAGE_LINES, LANGUAGE_GAP = 20, 0.5
 CODED_LINES = 1_000  # source lines of each text in which codes are looked for
+INSIDE = 10  # characters of a line that another one may have by chance, at most
 SHOWN = 40  # characters of a line in a message
 LETTER = re.compile(r"[^\W\d_]")
 
@@ -154,7 +155,7 @@ def _correlation(src: np.ndarray, tgt: np.ndarray, later: int) -> float:
 
 
 def _warn_of_equal_sides(name: str, lines: _Lines, data: DataConfig) -> None:
-    """Logs a warning if a side is another one in most lines, or many lack a source sentence."""
+    """Logs a warning if a side is in another one in most lines, or many lack a source sentence."""
     sides = {own: side.ravel()[lines.once] for own, side in lines.named(data).items()}
     *sources, target = sides
     if len(sources) > 1:
@@ -167,6 +168,13 @@ def _warn_of_equal_sides(name: str, lines: _Lines, data: DataConfig) -> None:
         equal = int(((sides[one] == sides[other]) & (sides[one] != "")).sum())
         if equal > EQUAL_SHARE * (count := len(sides[target])):
             log.warning("%s: in %d of %d pairs the %s is the %s", name, equal, count, one, other)
+            continue
+        for inner, outer in ((one, other), (other, one)):
+            both = zip(sides[inner], sides[outer], strict=True)
+            inside = sum(len(text) >= INSIDE and text in whole for text, whole in both)
+            if inside > EQUAL_SHARE * count:
+                what = f"the {inner} stands inside the {outer}"
+                log.warning("%s: in %d of %d pairs %s", name, inside, count, what)
 
 
 def _warn_of_odd_sides(name: str, lines: _Lines, data: DataConfig) -> None:
