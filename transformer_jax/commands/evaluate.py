@@ -264,7 +264,7 @@ def _has_language_of(
     hypotheses: Sequence[str], sources: Sequence[str], references: Sequence[str]
 ) -> bool:
     """Whether translations have the trigrams of the sources rather than of the references."""
-    some = range(0, len(hypotheses), -(-len(hypotheses) // COMPARED_LINES))
+    some = range(0, len(hypotheses), max(1, len(hypotheses) // COMPARED_LINES))
     own, *others = ([side[i] for i in some] for side in (hypotheses, sources, references))
     source, reference = (Language(side).nats(own) for side in others)
     return source < reference - LANGUAGE_GAP
