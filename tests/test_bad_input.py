@@ -517,6 +517,9 @@ FILES: dict[tuple[str, str], list[tuple]] = {
     ("run/checkpoints/40/metrics/metrics", "evaluate RUN"): [
         (b"\xff", "40 is damaged: metrics/metrics does not have the SHA-256 sum that was written"),
     ],
+    ("run/corpus.sha256", "evaluate RUN --split=valid"): [
+        (b"\x80\x04\xff", "{file} cannot be read")
+    ],
     ("run/evaluations", "evaluate RUN"): [("a file", "Cannot write into {file}")],
     ("run/averages", "average RUN --last=2"): [
         ("", "Cannot write into {file}/40-last2: Not a directory"),

@@ -168,10 +168,21 @@ class RunFolder:
         return how.partition(":")[0] if how in (IMPORTED, PRUNED, QUANTIZED) else None
 
     def fingerprints(self) -> tuple[str, ...]:
-        """Of the training and the validation split, and of the teacher; less if not recorded."""
-        if self.made or not self.corpus_file.exists():
-            return ()
-        return tuple(self.corpus_file.read_text(encoding="utf-8").split())
+        """Of the training split, the validation split and the teacher, as far as recorded.
+
+        Of a run that was not trained here: the words that say how it was made.
+
+        Raises:
+          RunError: they cannot be read, or are lost.
+        """
+        try:
+            known = self.corpus_file.read_text() if self.corpus_file.exists() else None
+        except (OSError, UnicodeDecodeError) as error:
+            raise RunError(f"{self.corpus_file} cannot be read: {error}") from None
+        self._check_not_lost(self.corpus_file)
+        if known is not None and not known.strip():
+            raise RunError(f"{self.corpus_file} is empty: put that run's file back.")
+        return tuple((known or "").split())
 
     @property
     def is_imported(self) -> bool:
@@ -233,14 +244,7 @@ class RunFolder:
             (train.teacher), which is NO_TEACHER if there is none. A run of an older version has
             recorded the first only, and one without a teacher the first two.
         """
-        try:
-            known = self.corpus_file.read_text() if self.corpus_file.exists() else None
-        except (OSError, UnicodeDecodeError) as error:
-            raise RunError(f"{self.corpus_file} cannot be read: {error}") from None
-        self._check_not_lost(self.corpus_file)
-        if known is not None and not known.strip():
-            raise RunError(f"{self.corpus_file} is empty: put that run's file back.")
-        recorded = fingerprints if known is None else tuple(known.split())
+        recorded = self.fingerprints() or fingerprints
         pattern = f"[0-9a-f]{{{len(fingerprints[0])}}}"
         if not (self.made or all(re.fullmatch(pattern, x) for x in recorded)):
             raise RunError(
@@ -259,7 +263,7 @@ class RunFolder:
                 "train.patience would compare scores of both. Restore that text, or start another "
                 f"run from this one: --init_from={self.path} --workdir=OTHER."
             )
-        if known is not None and fingerprints[2:3] not in ((), recorded[2:3] or (NO_TEACHER,)):
+        if fingerprints[2:3] not in ((), recorded[2:3] or (NO_TEACHER,)):
             raise RunError(
                 f"{self.path} holds a run with another teacher: train.teacher was added, taken "
                 "away, or has other weights now. Give it the run with the weights of the start, "

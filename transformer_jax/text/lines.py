@@ -18,7 +18,7 @@ from transformer_jax.text.by_position import ByPosition
 BLOCK_BYTES = 1 << 24  # bytes read, or searched for line ends, at a time
 MAPPED_BYTES = 1 << 24  # size from which a file is mapped: until then others may change it
 GZIP = b"\x1f\x8b"  # the first bytes of a compressed file; no UTF-8 begins so
-POINTER = b"version https://git-lfs.github.com/spec/"
+POINTER = b"version https://git-lfs.github.com/spec/"  # what git leaves without Git LFS
 CHECK_LINES = 1 << 16  # lines decoded at a time by the check for UTF-8
 
 

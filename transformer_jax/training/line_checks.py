@@ -38,7 +38,7 @@ SHIFTS = (1, -1, 2, -2)
 # in one language differ by at most 0.03.
 LANGUAGE_LINES, LANGUAGE_GAP = 20, 0.5
 CODED_LINES = 1_000  # source lines of each text in which codes are looked for
-INSIDE = 10  # characters of a line that another one may have by chance, at most
+INSIDE = 10  # characters; a shorter line may stand inside another one by chance
 SHOWN = 40  # characters of a line in a message
 LETTER = re.compile(r"[^\W\d_]")
 
@@ -249,8 +249,10 @@ def _languages(
         return {"target": (f"{codes.strip()} text", sides["target"])}
     if not config.data.directions:
         return {own: (own, blocks) for own, blocks in sides.items()}
+    if len(files) != len(sides):  # of Parquet and TFDS none are known
+        return {}
     names = [f"{Path(file.name.removesuffix('.gz')).suffix[1:]} text" for file in files]
-    return dict(zip(sides, zip(names, sides.values(), strict=True), strict=True)) if names else {}
+    return {own: (name, sides[own]) for own, name in zip(sides, names, strict=True)}
 
 
 def _warn_of_other_languages(
