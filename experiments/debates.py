@@ -55,9 +55,14 @@ def write_text(folder: Path, data: Path) -> None:
     for stem, (name, count) in SPLITS.items():
         texts = {suffix: TextLines(data / f"{name}.{suffix}.gz") for suffix in ("en", "it", "doc")}
         sides = {suffix: list(text[:count]) for suffix, text in texts.items()}
-        others = sides["en"].copy()
-        random.Random(stem).shuffle(others)
-        write_split(folder, stem, {**sides, "other": others})
+        write_split(folder, stem, {**sides, "other": shuffled(sides["en"], stem)})
+
+
+def shuffled(lines: Sequence[str], stem: str) -> list[str]:
+    """The lines of a split in a random order, always the same one."""
+    others = list(lines)
+    random.Random(stem).shuffle(others)
+    return others
 
 
 def prepare() -> None:
@@ -65,9 +70,10 @@ def prepare() -> None:
     write_text(TEXT, data_file("europarl-en-it"))
 
 
-def ways(lines: Sequence[str], others: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+def ways(lines: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     """The source lines of each test, with a tab before the context."""
     sentences = [line.partition("\t")[0] for line in lines]
+    others = shuffled(sentences, "test")
     yield RANDOM, ["\t".join(both) for both in zip(sentences, others, strict=True)]
     yield NONE, [f"{sentence}\t" for sentence in sentences]
 
@@ -80,8 +86,7 @@ def measured(job: Job) -> Evidence:
     found: Evidence = {OWN: bleu}
     run = load(job.folder)
     if run.config.data.context:
-        others = list(TextLines(TEXT / "test.other"))
-        for name, lines in ways(sources, others):
+        for name, lines in ways(sources):
             found[name] = run.evaluate(lines, references).bleu
     return found
 

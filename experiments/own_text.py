@@ -7,7 +7,7 @@ from pathlib import Path
 from experiments.short_demo import SHORT_DEMO
 from transformer_jax.errors import DataError
 from transformer_jax.files import write_atomically
-from transformer_jax.tables.experiment import Overrides, Scale
+from transformer_jax.tables.experiment import Job, Overrides, Scale
 from transformer_jax.text.lines import TextLines
 
 
@@ -47,3 +47,10 @@ def write_captions(folder: Path) -> None:
     for stem in ("train", "valid", "test2016"):
         sides = {suffix: TextLines(data / f"{stem}.{suffix}.gz") for suffix in ("en", "de")}
         write_split(folder, stem, sides)
+
+
+def test_captions(job: Job) -> tuple[list[str], list[str]]:
+    """The lines of test2016 in English and German, from where the run's text is."""
+    folder = job.config().data.path or ""
+    english, german = (list(TextLines(Path(folder, f"test2016.{x}"))) for x in ("en", "de"))
+    return english, german

@@ -12,7 +12,13 @@ import pytest
 from tests import tiny_runs as runs
 from transformer_jax import __version__
 from transformer_jax.commands.average import average
-from transformer_jax.commands.evaluate import _latency, _parts_of, _Text, _text_of_files
+from transformer_jax.commands.evaluate import (
+    _latency,
+    _parts_of,
+    _Text,
+    _text_of_files,
+    _warn_of_equal_sides,
+)
 from transformer_jax.commands.evaluate import evaluate as evaluate_command
 from transformer_jax.decoding.lines import LineTranslator
 from transformer_jax.errors import ConfigError, DataError
@@ -21,6 +27,7 @@ from transformer_jax.files import read_json
 from transformer_jax.reporting.provenance import revision
 from transformer_jax.runs.evaluations import find_evaluation
 from transformer_jax.text.corpora import open_corpus
+from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.use.loading import load_model
 
 
@@ -142,13 +149,24 @@ def test_other_checkpoints_get_other_files(run, capsys):
         assert json.loads(path.read_text())["checkpoint"] == checkpoint
 
 
+def test_a_text_whose_sources_are_its_references_is_named(caplog):
+    pairs = [Pair("<de> a b", "a b "), Pair("c", "d"), Pair("before e", "e"), Pair("", "")]
+    _warn_of_equal_sides([_Text("test", "test", [pairs])])
+    assert caplog.text == ""
+    _warn_of_equal_sides([_Text("test", "test", [pairs[:3]])])
+    assert caplog.messages == ["test: in 2 of 3 pairs the source is the reference"]
+
+
 def test_several_references_are_all_used(run, capsys, tmp_path, caplog):
     corpus = runs.tiny_corpus()
     short = runs.write_lines(tmp_path / "short.de", ["x"] * (runs.SIZES["valid"] - 1))
     files = [f"--src={corpus}/valid.en", f"--ref={corpus}/valid.de"]
     printed = evaluate(run, capsys, *files, f"--ref={corpus}/valid.en")
     assert printed.count("nrefs:2|") == 4
-    assert f"--ref={corpus}/valid.en has the lines of --src" in caplog.text
+    equal = "in 24 of 24 pairs the source is the reference"
+    assert [line for line in caplog.messages if "is the reference" in line] == [
+        f"{(corpus / 'valid.en').absolute()}: {equal}"
+    ]
     with pytest.raises(ConfigError, match="a file of references is there twice"):
         _text_of_files(f"{corpus}/valid.en", [f"{corpus}/valid.de", f"{corpus}/./valid.de"])
     lines = runs.read_lines(corpus / "valid.de")

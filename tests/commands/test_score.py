@@ -74,11 +74,12 @@ def test_contrastive_files_count_the_lines_with_a_likelier_translation(tmp_path,
     assert capsys.readouterr().out.split("\t")[1] == "0"  # equal is not above
     assert f"{len(src)} lines have equal scores, which count as wrong" in caplog.text
     # A line that is blank everywhere ends a document, and is none of the lines.
-    sides = {"src": [*src, ""], "tgt": [*right, ""], "bad": [*files["wrong"], ""]}
+    wrong = files["wrong"]
+    sides = {"src": [*src, "", "x"], "tgt": [*right, "", ""], "bad": [*wrong, "", ""]}
     ended = {name: runs.write_lines(tmp_path / name, lines) for name, lines in sides.items()}
     given = f"--src={ended['src']}", f"--tgt={ended['tgt']}", f"--contrastive={ended['bad']}"
     assert runs.command("score", flags[0], *given) == 0
-    assert capsys.readouterr().out.endswith(f"\t{len(src)}\n")
+    assert capsys.readouterr().out.endswith(f"\t{len(src) + 1}\n")
     blank = runs.write_lines(tmp_path / "blank", [""])
     blanks = [f"--{name}={blank}" for name in ("src", "tgt", "contrastive")]
     assert runs.command("score", flags[0], *blanks) == 2

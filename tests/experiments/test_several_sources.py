@@ -201,8 +201,9 @@ def test_the_control_has_a_line_of_the_same_text_beside_each(tmp_path):
             for suffix in ("en", "other")
         )
         assert own != other and sorted(own) == sorted(other) and len(own) == 40
-    test = dict(ways(["a\tb", "c\t"], ["x", "y"]))
-    assert test == {"random": ["a\tx", "c\ty"], "none": ["a\t", "c\t"]}
+    test = dict(ways([f"{line}\tb" for line in own]))
+    assert stem == "test" and test["none"] == [f"{line}\t" for line in own]
+    assert test["random"] == [f"{line}\t{one}" for line, one in zip(own, other, strict=True)]
 
 
 def test_debates_verdicts():

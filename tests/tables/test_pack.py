@@ -44,7 +44,8 @@ def experiment(corpus, tmp_path_factory) -> Experiment:
     keys = {"data.path": str(corpus), "data.test": ("test", "other"), "train.checkpoint_every": 20}
     scale = Scale(str(preset), keys, average=1, minutes=MINUTES)
     rows: dict[str, dict[str, Any]] = {"base": {}, "linear": LINEAR}
-    return Experiment("tiny", rows, {"small": scale}, findings=asked)
+    prepare = (corpus / "train.en").stat  # which fails where the pack alone has the text
+    return Experiment("tiny", rows, {"small": scale}, findings=asked, prepare=prepare)
 
 
 def asked(folder, jobs):
@@ -226,7 +227,6 @@ def test_a_pack_that_does_not_fit_is_refused(call, tmp_path, monkeypatch, experi
     part.unlink()
     with pytest.raises(DataError, match="lacks part0 of 1 parts"):
         call(tmp_path, *packed)
-    monkeypatch.setattr(pack, "read_plan", lambda folder: None)
     part.write_bytes(whole)
     (folder / pack.PLAN).write_text('{"rows": 1}')
     with pytest.raises(DataError, match="is not the plan of a pack"):
@@ -257,9 +257,8 @@ def test_an_archive_writes_nothing_but_files_below_its_folder(name, tmp_path):
         ("other.en.gz", gzip.compress(b"x\n" * 4)[:-9], "", "other.en.gz is not a whole gzip"),
         ("", b"", "data.test={}/test", "a pack cannot hold the stem '/.*/corpus/test'"),
         ("", b"", "data.test=../../..{}/test", r"a pack cannot hold the stem '\.\./.*/test'"),
-        ("", b"", "train.init_from=x", "seed 0 has train.init_from='x', and a pack holds no runs"),
     ],
-    ids=["lines", "utf-8", "gzip", "absolute", "outside", "init_from"],  # gzip has the time
+    ids=["lines", "utf-8", "gzip", "absolute", "outside"],  # gzip has the time
 )
 def test_what_the_other_machine_would_refuse_is_not_packed(
     call, tmp_path, corpus, name, content, flag, message
@@ -273,6 +272,18 @@ def test_what_the_other_machine_would_refuse_is_not_packed(
     with pytest.raises((ConfigError, DataError), match=message):
         call(tmp_path, "--rows=base", f"--pack={tmp_path / 'pack'}", *keys)
     assert not (tmp_path / "pack").exists()
+
+
+def test_a_row_that_needs_a_run_is_refused_before_its_text_is_made(call, tmp_path, corpus):
+    (corpus / "train.en").rename(tmp_path / "train.en")  # `prepare` reads it
+    flags = f"--pack={tmp_path / 'pack'}", "--config.train.init_from=x"
+    try:
+        with pytest.raises(ConfigError, match="0 has train.init_from='x', and a pack holds no ru"):
+            call(tmp_path, "--rows=base", *flags)
+    finally:
+        (tmp_path / "train.en").rename(corpus / "train.en")
+    with pytest.raises(ConfigError, match="train.steps changes nothing: each row gets"):
+        call(tmp_path, "--list", "--config.train.steps=9")
 
 
 def test_each_pack_has_its_own_text_and_links(call, tmp_path, corpus):
@@ -314,7 +325,7 @@ def test_the_printed_commands_work(experiment, tmp_path, corpus, monkeypatch, ca
         return capsys.readouterr().out
 
     folder = tmp_path / "pack"
-    keys = f"--config.train.steps=9 --seeds=1 --out={tmp_path / 'out'}"
+    keys = f"--config.model.d_ff=16 --seeds=1 --out={tmp_path / 'out'}"
     _, there, here = start(f"{own} {keys} --pack={folder}").splitlines()
     there, here = (one.partition(f"experiments.{table}")[2] for one in (there, here))
     start(f"{there.replace('FOLDER', str(folder))} --list --runs={tmp_path}")

@@ -264,6 +264,12 @@ def test_two_rows_of_one_config_are_refused_by_name():
     narrow = make_jobs(experiment, "small", Path("runs"), ("b", "c"), (), {"model.d_ff": 8})
     with pytest.raises(ConfigError, match="the rows 'b' and 'c' are the same config"):
         check_rows(narrow)
+    ends = {"a": {"train.decay_steps": 900}, "b": {"train.steps": 9, "train.decay_steps": 800}}
+    plain = Experiment("own", ends, {"small": Scale(DEMO)})
+    timed = make_jobs(plain, "small", Path("runs"))
+    check_rows(timed)
+    with pytest.raises(ConfigError, match="'b' are the same.*, and 5 minutes decide train.steps"):
+        check_rows(timed, 5.0)
     averaged = scale._replace(average={"a": 0, "b": 2, "c": 0, "d": 0})
     check_rows(make_jobs(experiment._replace(scales={"small": averaged}), "small", Path("runs")))
 

@@ -39,7 +39,7 @@ from transformer_jax.text.documents import InContext
 from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.text.lines import TextLines
 from transformer_jax.text.mixture import plain_parts
-from transformer_jax.training.line_checks import LANGUAGE_GAP, Language
+from transformer_jax.training.line_checks import EQUAL_SHARE, LANGUAGE_GAP, Language
 from transformer_jax.use.loading import (
     NO_OVERRIDES,
     LoadedModel,
@@ -118,6 +118,7 @@ def evaluate(
     if text is None:
         text = _Text(name, name, [pairs_of_split(loaded.config, name, run)])
     parts = _parts_of(loaded.config, text)
+    _warn_of_equal_sides(parts or [text])
     processes.first_does(lambda: _make_folder(run.evaluations))
     translator = loaded.line_translator(folder=_folder_of(loaded, src))
     log.info("translating %d lines of %s", len(text.pairs), text.name)
@@ -260,6 +261,17 @@ def _check(split: str | None, src: str | None, ref: Sequence[str] | None, exampl
         )
 
 
+def _warn_of_equal_sides(texts: Sequence[_Text]) -> None:
+    """Logs a warning for each text in which most sources are their references."""
+    for name, pairs in ((text.name, one) for text in texts for one in text.with_references):
+        # A source may begin with codes, or with the sentences before.
+        both = ((src.strip(), tgt.strip()) for src, tgt in pairs)
+        equal = sum(tgt != "" and src.endswith(tgt) for src, tgt in both)
+        if equal > EQUAL_SHARE * len(pairs):
+            what = f"in {equal} of {len(pairs)} pairs the source is the reference"
+            log.warning("%s: %s", ", ".join(_files([pairs])["ref_files"]) or name, what)
+
+
 def _has_language_of(
     hypotheses: Sequence[str], sources: Sequence[str], references: Sequence[str]
 ) -> bool:
@@ -287,8 +299,6 @@ def _text_of_files(src: str, ref: Sequence[str]) -> _Text:
     for file, pairs in zip(ref, references, strict=True):
         if not any(pair.tgt.strip() for pair in pairs):
             raise DataError(f"--ref={file} has no text, so nothing can be scored.")
-        if all(pair.src == pair.tgt for pair in pairs):
-            log.warning("--ref=%s has the lines of --src=%s: is it the translation?", file, src)
         if blank := sum(bool(pair.src.strip()) > bool(pair.tgt.strip()) for pair in pairs):
             log.warning("--ref=%s: %d of %d references are blank", file, blank, len(pairs))
     return _Text(Path(src).name, None, references)

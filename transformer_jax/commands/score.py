@@ -80,7 +80,7 @@ def _print_accuracy(files: Sequence[TextPairs], found: Sequence[Iterable[Forced]
     right, at_least, count = 0, 0, 0
     scores = zip(*found, strict=True)
     for pairs, (own, *wrong) in zip(zip(*files, strict=True), scores, strict=True):
-        if not any(pair.tgt.strip() for pair in pairs):  # it ends a document
+        if not any(side.strip() for pair in pairs for side in pair):  # it ends a document
             continue
         best = max(one.score for one in wrong)
         right, at_least = right + (own.score > best), at_least + (own.score >= best)

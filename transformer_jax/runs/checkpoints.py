@@ -43,9 +43,11 @@ FULL = ("No space left on device", "Disk quota exceeded")
 
 
 def reason_of(error: BaseException) -> str:
-    """Why a save failed, in a few words: one of FULL, or the beginning of Orbax's message."""
+    """Why a save failed, in a few words: the system's reason, or the end of its message."""
     message = " ".join(str(error).split())
-    return next((known for known in FULL if known in message), message[:200])
+    codes = re.findall(r"\[(?:os_error_code='|Errno )(\d+)", message)
+    known = [x for x in FULL if x in message] + [os.strerror(int(code)) for code in codes[-1:]]
+    return known[0] if known else message[-200:]
 
 
 def write_manifest(checkpoint: Path) -> None:
@@ -289,14 +291,12 @@ class Checkpoints:
         self._newest_failed = True
         self._close_manager()
         self._remove_half_written()
-        reason = reason_of(error)
-        text = f"a checkpoint could not be written to {self.folder}: {reason}"
+        text = f"a checkpoint could not be written to {self.folder}: {reason_of(error)}"
         if self.on_save_error == "stop":
-            again = "call `train` again"
-            fix = f"free disk space and {again}" if reason in FULL else again
+            fix = "free disk space" if text.endswith(FULL) else "put that right"
             raise RunError(
-                f"{text}. No earlier checkpoint was touched: {fix}, or set "
-                "train.on_save_error=continue to train on without this checkpoint."
+                f"{text}. No earlier checkpoint was touched: {fix} and call `train` again, or "
+                "set train.on_save_error=continue to train on without this checkpoint."
             ) from error
         log.warning("%s; training continues (train.on_save_error=continue)", text)
 

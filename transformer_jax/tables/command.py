@@ -35,7 +35,15 @@ from transformer_jax.tables.pace import (
     with_pace,
     with_paces,
 )
-from transformer_jax.tables.pack import RESULTS, Plan, pack, read_plan, results_kept, unpack
+from transformer_jax.tables.pack import (
+    RESULTS,
+    Plan,
+    check_packable,
+    flags_of_pack,
+    pack,
+    results_kept,
+    unpack,
+)
 from transformer_jax.tables.preview import listed, predicted, shown_commands
 from transformer_jax.tables.report import (
     Output,
@@ -72,8 +80,8 @@ FLAGS = [
 ]
 # They do not change the table.
 NO_CHANGE = {"runs", "out", "report", "jobs", "rows", "seeds", "pack"}
-READ_ONLY = ("list", "print", "merge", "report")  # modes that need nothing prepared
-MODES = (*READ_ONLY, "dry_run", "pack")  # each in place of running
+READ_ONLY = ("list", "dry_run", "print", "merge", "report")  # modes that need nothing prepared
+MODES = (*READ_ONLY, "pack")  # each in place of running
 
 
 def main(experiment: Experiment) -> NoReturn:
@@ -96,13 +104,13 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
         values = parse_experiment(experiment.name, about, FLAGS)
     values = {flag.name: flag.default for flag in FLAGS} | values
     _check_flags(values)
-    values = _of_pack(experiment, values)
+    values = flags_of_pack(experiment, values)
     scale = values["scale"] = values["scale"] or "small"
     output = Output(Path(values["out"] or Path("docs", "results", experiment.name, scale)))
     runs = Path(values["runs"], experiment.name, scale)
     check_metrics(experiment)
-    jobs = _jobs(experiment, values, runs)
     minutes = values["minutes"] = values["minutes"] or experiment.scales[scale].minutes
+    jobs = _jobs(experiment, values, runs)
     experiment = experiment.timed(scale, minutes)
     plan = None
     if values["packed"]:
@@ -114,8 +122,7 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
     _check_times(lines, jobs, output, minutes)
     done = finished(lines, jobs)
     missing = [job for job in jobs if (job.row, job.seed) not in done]
-    if experiment.prepare and missing and not any(values[mode] for mode in READ_ONLY):
-        experiment.prepare()
+    _prepare(experiment, values, missing)
     if values["pack"]:
         left = [job for job in unpaced if (job.row, job.seed) not in done]
         check_texts(lines, _table(experiment, values, output, runs), left)
@@ -163,36 +170,24 @@ def _check_flags(values: dict[str, Any]) -> None:
 def _jobs(experiment: Experiment, values: dict[str, Any], runs: Path) -> list[Job]:
     """The runs that the flags ask for, before `with_pace`."""
     rows, seeds = _items("rows", values["rows"], ";"), _numbers(values["seeds"])
-    jobs = make_jobs(experiment, values["scale"], runs, rows, seeds, values["overrides"])
-    check_rows(make_jobs(experiment, values["scale"], runs))
-    check_rows(jobs)  # with the overrides of --config
+    scale, minutes, overrides = values["scale"], values["minutes"], values["overrides"]
+    if minutes is not None and "train.steps" in overrides:
+        raise ConfigError(
+            f"--config.train.steps changes nothing: each row gets {minutes:g} minutes. "
+            "Leave it out."
+        )
+    jobs = make_jobs(experiment, scale, runs, rows, seeds, overrides)
+    check_rows(make_jobs(experiment, scale, runs), minutes)
+    check_rows(jobs, minutes)  # with the overrides of --config
     return jobs
 
 
-def _of_pack(experiment: Experiment, values: dict[str, Any]) -> dict[str, Any]:
-    """The flags, with scale, minutes, rows and seeds of the pack that --packed names."""
-    if not values["packed"]:
-        return values
-    plan = read_plan(Path(values["packed"]))
-    if plan.experiment != experiment.name:
-        raise ConfigError(f"--packed={values['packed']} is a pack of {plan.experiment}.")
-    if values["out"] is None:
-        raise ConfigError("--packed: give the folder of the results with --out=FOLDER.")
-    own = {
-        "rows": ";".join(dict.fromkeys(one.row for one in plan.jobs)),
-        "seeds": ",".join(dict.fromkeys(str(one.seed) for one in plan.jobs)),
-        "scale": plan.scale,
-        "minutes": plan.minutes,
-    }
-    if plan.scale not in experiment.scales:
-        raise ConfigError(
-            f"--packed={values['packed']} is of {plan.scale!r}, and these flags make "
-            f"{' or '.join(experiment.scales)}. Give the command that --pack printed."
-        )
-    for name, value in own.items():
-        if values[name] not in (None, value):
-            raise ConfigError(f"--{name}: the pack has its own. Leave it out with --packed.")
-    return {**values, **own, "overrides": {**plan.overrides, **values["overrides"]}}
+def _prepare(experiment: Experiment, values: dict[str, Any], missing: Sequence[Job]) -> None:
+    """Makes what missing runs read, if they are to run or to be packed; a pack has it already."""
+    if values["pack"]:
+        check_packable(missing)
+    if experiment.prepare and missing and not any(values[x] for x in (*READ_ONLY, "packed")):
+        experiment.prepare()
 
 
 def _merge(jobs: Sequence[Job], values: dict[str, Any], output: Output) -> None:

@@ -275,15 +275,23 @@ def _check_names(experiment: Experiment, scale: str) -> None:
             )
 
 
-def check_rows(jobs: Sequence[Job]) -> None:
-    """Raises ConfigError, naming both rows, if two rows are the same config: one would do."""
+def check_rows(jobs: Sequence[Job], minutes: float | None = None) -> None:
+    """Raises ConfigError, naming both rows, if two rows are the same config: one would do.
+
+    With `minutes`, the time that each row gets, numbers of updates make no difference.
+    """
     rows: dict[tuple[Config, int], str] = {}
+    timed = "" if minutes is None else f", and {minutes:g} minutes decide train.steps"
     for row, job in {job.row: job for job in jobs}.items():
-        same = rows.setdefault((replace(job.config(), seed=0), job.average), row)
+        config = replace(job.config(), seed=0)
+        if timed:
+            ends = config.train.decay_steps and 1
+            config = replace(config, train=replace(config.train, steps=1, decay_steps=ends))
+        same = rows.setdefault((config, job.average), row)
         if same != row:
             raise ConfigError(
                 f"{job.experiment}: the rows {same!r} and {row!r} are the same config "
-                f"({job.config_file} with all overrides). Change one of them or remove it."
+                f"({job.config_file} with all overrides{timed}). Change one of them or remove it."
             )
 
 

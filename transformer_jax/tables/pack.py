@@ -31,7 +31,7 @@ from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.files import is_temporary, read_json, write_atomically
 from transformer_jax.kinds import wrong_field
 from transformer_jax.reporting.provenance import CODE, ROOT, revision
-from transformer_jax.tables.experiment import Job, check_results
+from transformer_jax.tables.experiment import Experiment, Job, check_results
 from transformer_jax.tables.pace import Pace, keep_pace
 from transformer_jax.tables.report import Output
 from transformer_jax.tables.results import FILE
@@ -88,13 +88,25 @@ def code_digest() -> str:
     return digest.hexdigest()[:12]
 
 
+def check_packable(jobs: Sequence[Job]) -> None:
+    """Raises ConfigError if a run needs another run, or what is no text: a pack holds neither."""
+    for job in jobs:
+        config = job.config()
+        for name in ("train.init_from", "train.teacher"):
+            if (run := value_at(config, name)) is not None:
+                needs = f"{name}={run!r}, and a pack holds no runs. Leave that row out with --rows"
+                raise ConfigError(f"--pack: {job.label} has {needs}, and run it here.")
+        if config.data.src_kind != "text":
+            raise ConfigError(f"--pack: {job.label} reads {config.data.src_kind}; a pack has text.")
+
+
 def pack(
     jobs: Sequence[Job],
     values: Mapping[str, Any],
     paces: Mapping[str, Pace],
     folder: Path,
 ) -> Plan:
-    """Writes plan and parts of the archive for these jobs; trains missing vocabularies.
+    """Writes plan and parts of the archive for packable jobs; trains missing vocabularies.
 
     The jobs are those before `with_pace`, and `values` those of the flags.
 
@@ -115,12 +127,6 @@ def pack(
     packed = []
     for job in jobs:
         config = job.config()
-        for name in ("train.init_from", "train.teacher"):
-            if (run := value_at(config, name)) is not None:
-                needs = f"{name}={run!r}, and a pack holds no runs. Leave that row out with --rows"
-                raise ConfigError(f"--pack: {job.label} has {needs}, and run it here.")
-        if config.data.src_kind != "text":
-            raise ConfigError(f"--pack: {job.label} reads {config.data.src_kind}; a pack has text.")
         corpus = opened(config.data)
         texts = plain_corpora(corpus)
         if not all(isinstance(one, TextCorpus) for one in texts):
@@ -234,6 +240,35 @@ def read_plan(folder: Path) -> Plan:
         for name, value in plan.overrides.items()
     }
     return plan._replace(overrides=keys)
+
+
+def flags_of_pack(experiment: Experiment, values: dict[str, Any]) -> dict[str, Any]:
+    """The flags, with scale, minutes, rows and seeds of the pack that --packed names.
+
+    Raises ConfigError if the pack is of another experiment, or another flag says otherwise.
+    """
+    if not values["packed"]:
+        return values
+    plan = read_plan(Path(values["packed"]))
+    if plan.experiment != experiment.name:
+        raise ConfigError(f"--packed={values['packed']} is a pack of {plan.experiment}.")
+    if values["out"] is None:
+        raise ConfigError("--packed: give the folder of the results with --out=FOLDER.")
+    own = {
+        "rows": ";".join(dict.fromkeys(one.row for one in plan.jobs)),
+        "seeds": ",".join(dict.fromkeys(str(one.seed) for one in plan.jobs)),
+        "scale": plan.scale,
+        "minutes": plan.minutes,
+    }
+    if plan.scale not in experiment.scales:
+        raise ConfigError(
+            f"--packed={values['packed']} is of {plan.scale!r}, and these flags make "
+            f"{' or '.join(experiment.scales)}. Give the command that --pack printed."
+        )
+    for name, value in own.items():
+        if values[name] not in (None, value):
+            raise ConfigError(f"--{name}: the pack has its own. Leave it out with --packed.")
+    return {**values, **own, "overrides": {**plan.overrides, **values["overrides"]}}
 
 
 def unpack(folder: Path, to: Path, jobs: Sequence[Job], output: Output) -> tuple[Plan, list[Job]]:
