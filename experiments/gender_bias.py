@@ -20,6 +20,7 @@ The score is about a model that knows occupations, such as one of real text. It 
 model of captions.
 """
 
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -132,7 +133,7 @@ def scores(
         "accuracy, %": 100 * accuracy({case.line for case in cases}),
         "dG": 100 * (f1(MALE) - f1(FEMALE)),
         "dS": 100 * (accuracy(pro) - accuracy(anti)),
-        "M:F": taken.count(MALE) / max(1, taken.count(FEMALE)),
+        "M:F": taken.count(MALE) / female if (female := taken.count(FEMALE)) else math.inf,
         "no sign, %": 100 * found.count(None) / max(1, len(found)),
     }
 

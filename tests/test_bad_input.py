@@ -43,22 +43,36 @@ def two_vocabularies() -> Path:
     return path
 
 
+def fill(folder: Path) -> Path:
+    """Makes a folder with a corpus, a config file, vocabularies and a trained run."""
+    shutil.copytree(runs.tiny_corpus(), folder / "corpus")
+    runs.write_preset(folder / "preset.py", runs.TINY)
+    shutil.copy(two_vocabularies(), folder)
+    runs.copy_of_run(folder / "run")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A box that no test changes."""
+    return fill(tmp_path_factory.mktemp("whole"))
+
+
 @pytest.fixture
 def box(tmp_path: Path) -> Path:
-    """A folder with a corpus, a config file, vocabularies and a trained run."""
-    shutil.copytree(runs.tiny_corpus(), tmp_path / "corpus")
-    runs.write_preset(tmp_path / "preset.py", runs.TINY)
-    shutil.copy(two_vocabularies(), tmp_path)
-    runs.copy_of_run(tmp_path / "run")
-    return tmp_path
+    """A box in which a test breaks something."""
+    return fill(tmp_path)
 
 
 Refuse = Callable[..., None]
 
 
 @pytest.fixture
-def refuse(box: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Refuse:
-    """Checks that a command line is refused in one line that has these words."""
+def refuse(
+    request: pytest.FixtureRequest, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> Refuse:
+    """Checks that a command line is refused in one line that has these words, in the test's box."""
+    box = request.getfixturevalue("box" if "box" in request.fixturenames else "whole")
 
     def check(line: str, *words: str) -> None:
         for word, meaning in WORDS.items():

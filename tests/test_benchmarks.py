@@ -33,6 +33,7 @@ def contender(expression: str) -> list[str]:
     return [sys.executable, "-c", code]
 
 
+@pytest.mark.slow("starts processes")
 def test_contenders_run_by_turns_in_their_own_processes_with_the_environment(capsys):
     figures = "{'at': time.time(), 'process': os.getpid(), 'tunables': os.getenv('TUNABLES')}"
     contenders = {"ours": contender(figures), "peer": contender(figures)}

@@ -83,6 +83,7 @@ def test_error_rates_against_given_links(tmp_path, caplog):
         align(str(runs.trained_run()), **files)
 
 
+@pytest.mark.slow("compiles explanations")
 def test_links_by_an_explanation_are_those_of_its_largest_shares(tmp_path, capsys, caplog):
     run = load(runs.trained_run())
     _, texts = built_in_texts("test", 4)

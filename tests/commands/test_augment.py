@@ -32,6 +32,7 @@ def written(text: Path, stem: str, **options) -> list[str]:
     return runs.read_lines(text.parent / f"{stem}.de")
 
 
+@pytest.mark.slow("translates in each way")
 def test_it_writes_what_translate_does(text):
     lines = runs.read_lines(text)
     assert written(text, "a") == answers(lines, beam_size=None)
@@ -42,6 +43,7 @@ def test_it_writes_what_translate_does(text):
     assert not [*text.parent.glob("*.part")]
 
 
+@pytest.mark.slow("translates and is killed")
 def test_a_killed_command_goes_on_and_writes_the_same(text, monkeypatch, caplog):
     caplog.set_level("INFO")
     monkeypatch.setattr(module, "GROUP_LINES", 4)

@@ -64,6 +64,7 @@ def test_a_split_in_a_language_that_the_run_does_not_know_and_one_that_goes_on(r
     assert json.loads(capsys.readouterr().out)["data"]["directions"] == ["en-de", "de-en"]
 
 
+@pytest.mark.slow("compiles searches of several directions")
 def test_evaluate_scores_each_direction_and_all(run, capsys):
     assert runs.command("evaluate", f"--workdir={run}", "--beam_size=1") == 0
     printed = capsys.readouterr().out

@@ -123,6 +123,7 @@ def test_a_stem_is_a_split_and_a_blank_source_is_a_line_like_any_other(run, caps
     assert with_blank[:1] + with_blank[2:] == of_split[:3]
 
 
+@pytest.mark.slow("translates several texts")
 def test_files_of_the_same_name_overwrite_neither_each_other_nor_the_split(run, capsys, tmp_path):
     """The text, not the name or the folder of a file, decides which evaluation it is."""
     evaluate(run, capsys, "--split=test")
@@ -184,6 +185,7 @@ def test_several_references_are_all_used(run, capsys, tmp_path, caplog):
         evaluate_command(str(run), **given)
 
 
+@pytest.mark.slow("compiles searches")
 def test_search_and_data_of_the_run_can_be_overridden(run, tmp_path):
     """The run's data.path has no file of this name."""
     for suffix in ("en", "de"):

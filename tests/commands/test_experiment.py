@@ -44,6 +44,7 @@ def test_installed_experiments_are_listed_and_run(run):
     assert "train --config=demo --workdir=runs/sweep/demo_num_heads/num_heads=4/seed-0" in lines[1]
 
 
+@pytest.mark.slow("starts processes")
 def test_the_readme_s_experiment_is_listed_and_explained(run, tmp_path):
     """It has neither a guard nor a text of its own for --help."""
     shutil.copytree(ROOT / "experiments", tmp_path / "experiments")

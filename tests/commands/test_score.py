@@ -37,6 +37,7 @@ def test_each_line_has_a_score_and_blank_ones_too(tmp_path, capsys, monkeypatch)
         assert lines[5][2] == "1" and float(lines[5][0]) < 0
 
 
+@pytest.mark.slow("compiles scores of several searches")
 def test_flags_and_keys_of_search_change_the_scores(capsys, caplog):
     texts = [str(runs.tiny_corpus() / f"test.{side}") for side in ("en", "de")]
 

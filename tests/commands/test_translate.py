@@ -158,6 +158,7 @@ def test_on_a_terminal_each_line_is_answered_when_it_is_entered(caplog):
     assert caplog.text.count("type a sentence and press Enter; Ctrl-D") == 1
 
 
+@pytest.mark.slow("compiles samples")
 def test_samples_are_drawn_anew_with_another_seed_and_mbr_chooses_among_them():
     source = runs.read_lines(runs.tiny_corpus() / "test.en")[:2]
     six: dict[str, Any] = {"sample": True, "beam_size": None, "n_best": 6, "scores": True}
@@ -173,6 +174,7 @@ def test_samples_are_drawn_anew_with_another_seed_and_mbr_chooses_among_them():
         assert text == next(iter(want)) and float(score) == pytest.approx(want[text], abs=1e-5)
 
 
+@pytest.mark.slow("compiles the search of an ensemble")
 def test_an_ensemble_of_a_run_with_itself_answers_as_the_run(caplog):
     run = str(runs.trained_run())
     source = runs.read_lines(runs.tiny_corpus() / "test.en")[:3]

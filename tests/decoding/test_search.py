@@ -27,6 +27,7 @@ from tests.decoding.toy_decoders import (
     rows,
     run,
 )
+from tests.fixtures.cases import first_quick
 from transformer_jax.decoding import search
 from transformer_jax.decoding.penalties import PENALTIES
 from transformer_jax.decoding.search import advance, beam_search, make_rules
@@ -89,14 +90,17 @@ def test_a_beam_wide_enough_finds_every_hypothesis_in_order(alpha, beta):
 @BEAMS
 @pytest.mark.parametrize(
     "excluded",
-    [
-        {"banned": (0, 2)},
-        {"banned": (0, 2, 3)},
-        {"min_length": 3},
-        {"no_repeat": 1},
-        {"no_repeat": 2},
-        {"no_repeat": 3, "min_length": 6},
-    ],
+    first_quick(
+        [
+            {"banned": (0, 2, 3)},
+            {"no_repeat": 3, "min_length": 6},
+            {"no_repeat": 1},
+            {"no_repeat": 2},
+            {"banned": (0, 2)},
+            {"min_length": 3},
+        ],
+        3,
+    ),
     ids=str,
 )
 def test_what_is_excluded_is_never_found_and_keeps_its_probability(beam, excluded):
@@ -153,26 +157,31 @@ def test_a_sentence_may_enter_any_row_while_others_go_on(beam):
     def of_sentences(rows):  # the memory of the sentences that are in the rows now
         return jax.tree.map(lambda x: jnp.asarray(x[rows]), model.table)
 
+    @jax.jit
     def cleared(carried, row):
         return jax.tree.map(lambda x: x.at[row].set(0), carried)
 
+    def pool_of(state, row):
+        return jax.tree.map(lambda x: np.asarray(x)[row], state.pool)
+
     step = jax.jit(functools.partial(advance, HashModel.step, rules))
+    start = jax.jit(start_sentences)
     settings = {"beam_size": beam, "size": SIZE, "n_best": n_best}
     state = empty_search(of_sentences(rows_of), HashModel.cache(2, beam, SIZE), 2, **settings)
-    state = start_sentences(state, jnp.array([0, 1, 2, -1]), jnp.array([*limits[:2], 7, 7]))
+    state = start(state, np.array([0, 1, 2, -1]), np.array([*limits[:2], 7, 7]))
     waiting = [2, 3, 4]
     found = {}
     while (live := np.asarray(is_live(state))).any():
         for row in np.flatnonzero(~live):
-            found[rows_of[row]] = jax.tree.map(lambda x, row=row: np.asarray(x[row]), state.pool)
+            found[rows_of[row]] = pool_of(state, row)
             if waiting:
                 rows_of[row] = waiting.pop(0)
                 cache = state.cache._replace(carried=cleared(state.cache.carried, row))
                 state = state._replace(cache=cache, memory=of_sentences(rows_of))
-                state = start_sentences(state, jnp.array([row]), limits[rows_of[[row]]])
+                state = start(state, np.array([row]), limits[rows_of[[row]]])
         state = step(state)
     for row in range(2):
-        found[rows_of[row]] = jax.tree.map(lambda x, row=row: np.asarray(x[row]), state.pool)
+        found[rows_of[row]] = pool_of(state, row)
     assert sorted(found) == [0, 1, 2, 3, 4]
     for sentence, pool in found.items():
         want = jax.tree.map(lambda x, sentence=sentence: x[sentence], together[:4])

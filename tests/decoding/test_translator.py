@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.fixtures.cases import first_quick
 from tests.fixtures.tiny import lay_out, model_inputs, random_params, tiny_model
 from transformer_jax.config.decode import DecodeConfig
 from transformer_jax.config.schema import MeshConfig
@@ -164,6 +165,7 @@ def test_a_long_translation_shows_its_progress(monkeypatch, caplog):
     assert shown[-1].endswith(f" of {len(many)} lines") and counts == sorted(counts)
 
 
+@pytest.mark.slow("compiles searches")
 def test_the_shortest_length_and_repeats_reach_the_search():
     t = translator(min_length=5, no_repeat=1)
     assert t.exclusions == Exclusions((), 5, 1)
@@ -186,6 +188,7 @@ def test_the_penalty_and_the_banned_subwords_reach_the_search():
         assert best.log_prob == pytest.approx(forced(t, source, best.ids)[1], abs=1e-4)
 
 
+@pytest.mark.slow("compiles a search")
 def test_sinusoidal_positions_have_no_limit():
     """A hundred subwords, where learned positions have 26 and batches had 24."""
     source = np.append(np.random.default_rng(0).integers(4, 41, 99), EOS)
@@ -194,6 +197,7 @@ def test_sinusoidal_positions_have_no_limit():
     assert best.log_prob == pytest.approx(forced(t, source, best.ids)[1], abs=1e-3)
 
 
+@pytest.mark.slow("compiles searches")
 def test_groups_and_their_diversity_reach_the_search():
     """Four groups of one beam: without diversity all are the same greedy search."""
 
@@ -302,7 +306,9 @@ def test_a_score_with_coverage_is_what_the_weights_give_when_forced(changes):
     assert np.std(penalties) > 0.1, "the test is worth nothing"
 
 
-@pytest.mark.parametrize("changes", [{"attention_memory": "coverage"}, RECURRENT], ids=str)
+@pytest.mark.parametrize(
+    "changes", first_quick([{"attention_memory": "coverage"}, RECURRENT], 1), ids=str
+)
 def test_nan_of_a_row_s_last_sentence_does_not_reach_the_next(changes):
     """A source word whose vector is NaN leaves its row's cache and carried states NaN."""
     t = translator_of(changes, tokens_per_batch=2 * 2 * 16)
@@ -320,6 +326,7 @@ def test_nan_of_a_row_s_last_sentence_does_not_reach_the_next(changes):
         assert_same(got, hypotheses)
 
 
+@pytest.mark.slow("compiles searches of other types")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_type_of_search_is_a_model_of_that_type_and_by_default_the_models(dtype):
     settings = DecodeConfig(**{**DECODE.__dict__, "dtype": dtype})
@@ -337,7 +344,7 @@ def test_the_type_of_search_is_a_model_of_that_type_and_by_default_the_models(dt
         assert_same(got, want)
 
 
-@pytest.mark.parametrize("key", ["dtype", "weights"])
+@pytest.mark.parametrize("key", first_quick(["weights", "dtype"], 1))
 def test_scores_of_a_bfloat16_search_are_near_those_of_float32(key):
     exact = translator()
     rounded = translator(**{key: "bfloat16"})

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.fixtures.cases import first_quick
 from tests.fixtures.tiny import VOCABULARY, random_params, tiny_model
 from transformer_jax.errors import ConfigError
 from transformer_jax.evaluation.explanations import (
@@ -58,7 +59,7 @@ def joint_of(model, params, method: str) -> np.ndarray:
     return rows
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", first_quick(MODELS, 3))
 def test_the_summands_of_a_sub_layer_and_its_biases_are_its_output(name):
     model, params = model_of(name)
     for one in traced(model, params, pair()):
@@ -112,7 +113,7 @@ def test_norms_are_the_lengths_of_weighted_values():
     np.testing.assert_allclose(joint_of(model, params, "norms"), want, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["pre", "deep"])
+@pytest.mark.parametrize("name", first_quick(["pre", "deep"], 1))
 def test_contributions_sum_to_1(name):
     rows = joint(name, "alti")
     np.testing.assert_allclose(rows.sum(-1), 1, rtol=1e-5)
@@ -181,7 +182,7 @@ def test_gradients_are_those_of_finite_differences():
     )
 
 
-@pytest.mark.parametrize("encoder", ["transformer", "prefix"])
+@pytest.mark.parametrize("encoder", first_quick(["transformer", "prefix"], 1))
 def test_leave_one_out_is_the_sentence_without_the_subword(encoder):
     """Without positions a source with a hidden subword is a source that lacks it."""
     model = tiny_model(num_layers=2, positions="none", encoder=encoder)
@@ -208,7 +209,7 @@ def test_what_is_left_out_of_a_prefix_moves_nothing():
     np.testing.assert_allclose(found, 0, atol=1e-6)
 
 
-@pytest.mark.parametrize("method", EXPLANATIONS)
+@pytest.mark.parametrize("method", first_quick(EXPLANATIONS, 2))
 def test_every_method_explains_every_kind_of_stack(method):
     for name in ("post", "prefix"):
         rows = joint(name, method)

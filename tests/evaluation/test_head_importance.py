@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.fixtures.cases import first_quick
 from tests.fixtures.tiny import VOCABULARY, random_params, tiny_model
 from tests.tiny_runs import trained_run
 from transformer_jax.api import load
@@ -45,7 +46,7 @@ def nats(model, params, gates) -> np.ndarray:
     return -np.array([one.log_prob for one in found])
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", first_quick(KINDS, 2))
 def test_importance_is_the_change_of_the_loss_by_each_gate(name):
     model = tiny_model(num_layers=1, activation="swish", **KINDS[name])  # it has no kink
     params = random_params(model)
@@ -63,7 +64,7 @@ def test_importance_is_the_change_of_the_loss_by_each_gate(name):
             assert own[head] == pytest.approx(want, rel=3e-3, abs=1e-3), (where, head)
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", first_quick(KINDS, 1))
 def test_a_model_without_heads_is_the_one_with_closed_gates(name):
     model = tiny_model(num_layers=1, **KINDS[name])
     params, config = random_params(model), model.config

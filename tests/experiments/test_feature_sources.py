@@ -45,6 +45,7 @@ from experiments.time_series import (
     verdicts,
     windows,
 )
+from tests.fixtures.cases import first_quick
 from transformer_jax.errors import DataError
 from transformer_jax.evaluation.attention import Attention
 from transformer_jax.model.axes import unboxed
@@ -219,7 +220,7 @@ def params_of(name: str) -> tuple:
     return model, params
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", first_quick(MODELS, 1))
 def test_a_series_that_is_higher_is_predicted_higher(name):
     """By the mean, the last value, or both parts of a decomposition."""
     model, params = params_of(name)
@@ -338,6 +339,7 @@ def test_a_file_without_its_line_of_names_is_refused(tmp_path):
 # Their texts -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow("writes recordings and pictures")
 def test_a_full_disk_leaves_no_half_file(tmp_path, monkeypatch):
     own_text.write_split(tmp_path / "new", "a", {"en": ["x", 1], "de": ["y", 2]})
     assert (tmp_path / "new" / "a.de").read_text() == "y\n2\n"

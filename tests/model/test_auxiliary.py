@@ -183,6 +183,7 @@ def test_the_gradient_is_that_of_the_weighted_sum():
     assert sums.objective == pytest.approx(whole, rel=1e-6)
 
 
+@pytest.mark.slow("compiles another update")
 def test_micro_batches_add_up():
     one, sums = gradients(WEIGHT)
     two, sums_of_two = gradients(WEIGHT, micro_batches=2)

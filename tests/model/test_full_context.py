@@ -98,6 +98,7 @@ def test_a_memory_of_attention_goes_on_in_the_second_pass():
     assert moved[0] < 1e-6 and (moved[1:] > 1e-5).all()
 
 
+@pytest.mark.slow("compiles the kernel of a second pass")
 def test_the_fused_kernel_sees_the_same():
     changes = {"d_k": 16, "d_v": 16, "watched_layer": -1, "num_layers": 2}
     (plain, params), (fused, _) = (

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.fixtures.cases import first_quick
 from tests.fixtures.tiny import VOCABULARY, lay_out, model_inputs, random_pairs, tiny_model
 from tests.fixtures.tiny import random_params as random_params_of
 from transformer_jax.config.changes import with_values
@@ -89,7 +90,7 @@ def test_a_prefix_is_read_as_by_an_encoder():
         np.testing.assert_allclose(got[:, real], want[:, real], rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize("encoder", PREFIXES)
+@pytest.mark.parametrize("encoder", first_quick(PREFIXES, 1))
 def test_the_fused_kernel_reads_a_prefix_as_the_plain_one(encoder):
     fused = tiny_model(encoder=encoder, num_layers=2, attention_kernel="fused")
     plain = tiny_model(encoder=encoder, num_layers=2)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.fixtures.cases import first_quick
 from tests.fixtures.tiny import tiny_model
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.attention.memories import ATTENTION_MEMORIES
@@ -32,10 +33,13 @@ def initial(model):
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"num_layers": 3, "tie_embeddings": False, "positions": "learned", "score": "additive"},
-        {"encoder": "recurrent", "decoder": "recurrent"},
-    ],
+    first_quick(
+        [
+            {"num_layers": 3, "tie_embeddings": False, "positions": "learned", "score": "additive"},
+            {"encoder": "recurrent", "decoder": "recurrent"},
+        ],
+        1,
+    ),
     ids=["Transformer", "recurrent"],
 )
 def test_no_two_matrices_of_the_model_are_drawn_alike(changes):
@@ -86,10 +90,13 @@ SUMS = {
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"decoder": "average", "activation": "glu"},
-        {"encoder": "synthesizer", "decoder": "ssru"},
-    ],
+    first_quick(
+        [
+            {"decoder": "average", "activation": "glu"},
+            {"encoder": "synthesizer", "decoder": "ssru"},
+        ],
+        1,
+    ),
     ids=str,
 )
 def test_matrices_of_layers_start_as_xavier_uniform_and_biases_at_0(changes):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 
+from tests.fixtures.cases import first_quick
 from tests.fixtures.tiny import lay_out, random_pairs, relative_error, tiny_and_params
 from transformer_jax.decoding.candidates import draw_translations
 from transformer_jax.model.outputs.sequence_objectives import (
@@ -168,7 +169,7 @@ def gradients(drawn):
     return of_loss, of_loss(None), jax.jit(jax.grad(weighted))
 
 
-@pytest.mark.parametrize("name", ON_DRAWS)
+@pytest.mark.parametrize("name", first_quick(ON_DRAWS, 1))
 def test_the_loss_adds_the_cost_and_the_gradient_of_weighted_log_probabilities(
     drawn, gradients, name
 ):

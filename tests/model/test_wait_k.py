@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.fixtures.cases import first_quick
 from tests.fixtures.tiny import (
     lay_out,
     model_inputs,
@@ -57,7 +58,9 @@ def test_who_waits_for_the_end_is_a_model_with_a_one_way_encoder():
     assert np.abs(late - never).max() > 0.01, "its encoder reads both ways"
 
 
-@pytest.mark.parametrize("memory", ["coverage", "coverage_gru", "coverage_embedding"])
+@pytest.mark.parametrize(
+    "memory", first_quick(["coverage", "coverage_gru", "coverage_embedding"], 1)
+)
 def test_a_memory_begins_anew_in_each_sentence_whatever_the_row_s_k(memory):
     """A sentence of a packed row has the logits that it has alone, in training too."""
     model, params = tiny_and_params(wait_k=2, wait_k_max=6, attention_memory=memory, num_layers=1)

@@ -52,24 +52,20 @@ def test_blocks_give_what_a_mask_over_the_whole_row_gives(window, length, is_dec
     blocks = blocks_of(config, length, is_decoder)
     assert blocks.number > 1 or length < 3 * window
 
-    @functools.partial(jax.jit, static_argnums=0)
-    def attended(blocks, *arrays):
-        query, key, value = arrays
+    real = np.asarray(place.segments) != 0
+
+    def total(blocks, query, key, value):
         mask = blocks.mask(self_patterns(config, is_decoder), place)
         cut = blocks.of_queries(query), blocks.of_keys(key), blocks.of_keys(value)
-        return blocks.joined(attend(*cut, mask)[0])
+        found = blocks.joined(attend(*cut, mask)[0])
+        return (jnp.where(real[:, :, None, None], found, 0) ** 2).sum(), found
 
-    def total(blocks, *arrays):
-        return (attended(blocks, *arrays)[real] ** 2).sum()
-
-    real = np.asarray(place.segments) != 0
+    run = jax.jit(jax.grad(total, (1, 2, 3), has_aux=True), static_argnums=0)
     whole = Blocks(length, length)
-    want = attended(whole, query, key, value)[real]
-    assert relative_error(attended(blocks, query, key, value)[real], want) < 1e-6
-    gradient = jax.jit(jax.grad(total, (1, 2, 3)), static_argnums=0)
-    gradients = (gradient(by, query, key, value) for by in (blocks, whole))
-    for got, want in zip(*gradients, strict=True):
-        np.testing.assert_allclose(got, want, atol=1e-5)  # a window of 1 has gradients of 0
+    (got, found), (want, over_whole) = (run(by, query, key, value) for by in (blocks, whole))
+    assert relative_error(np.asarray(found)[real], np.asarray(over_whole)[real]) < 1e-6
+    for one, other in zip(got, want, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)  # a window of 1 has gradients of 0
 
 
 def shapes_of(jaxpr):

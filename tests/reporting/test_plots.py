@@ -11,6 +11,7 @@ import pytest
 from matplotlib.font_manager import findfont
 from matplotlib.ft2font import FT2Font
 
+from tests.fixtures.cases import first_quick
 from transformer_jax.errors import RunError
 from transformer_jax.reporting import plots
 from transformer_jax.reporting.plots import attention_figure, curves_figure, save_figure
@@ -188,7 +189,7 @@ def test_pieces_are_at_the_left_and_below_the_lowest_map_of_a_column():
     assert [tick_labels(axes.xaxis)[0] for axes in heads] == ["", "", "a", "a", "a", "a"]
 
 
-@pytest.mark.parametrize(("length", "heads"), [(60, 2), (128, 2)])
+@pytest.mark.parametrize(("length", "heads"), first_quick([(60, 2), (128, 2)], 1))
 def test_every_label_of_a_long_sentence_is_drawn_and_none_overlap(length, heads):
     pieces = [f"▁piece{i}" for i in range(length)]
     figure = attention_figure(attention(heads, length, length), pieces, pieces, "long")
@@ -216,7 +217,9 @@ def test_a_figure_of_a_very_long_sentence_has_a_limit():
     assert 100 < len(labels) < 900
 
 
-@pytest.mark.parametrize(("length", "side_by_side"), [(18, 4), (19, 2), (38, 2), (39, 1), (77, 1)])
+@pytest.mark.parametrize(
+    ("length", "side_by_side"), first_quick([(18, 4), (19, 2), (38, 2), (39, 1), (77, 1)], 2)
+)
 def test_a_sentence_keeps_every_label_and_its_figure_fits_a_page(length, side_by_side):
     pieces = [f"▁{i}" for i in range(length)]
     figure = attention_figure(attention(8, length, length), pieces, pieces, "")

@@ -94,7 +94,7 @@ def test_a_checkpoint_under_another_name_is_refused(run):
         ((None, None, None), 40),
     ],
 )
-def test_the_best_has_the_highest_score_and_any_is_above_nan_and_none(scores, step, run):
+def test_the_best_has_the_highest_score_and_any_is_above_nan_and_none(scores, step, run, caplog):
     for at, score in zip((30, 35, 40), scores, strict=True):
         (run.checkpoints / f"{at}.sha256.json").unlink()
         shutil.rmtree(run.checkpoints / str(at) / "metrics", ignore_errors=True)
@@ -103,6 +103,7 @@ def test_the_best_has_the_highest_score_and_any_is_above_nan_and_none(scores, st
             text = "{" if score == "damaged" else json.dumps({"score": score})
             (run.checkpoints / str(at) / "metrics" / "metrics").write_text(text)
     assert load_params(run, "best", shapes())[1] == str(step)
+    assert ("no checkpoint has a validation score" in caplog.text) == (scores == (None,) * 3)
 
 
 def test_the_newest_average_is_found_and_one_without_a_manifest_is_not(run):

@@ -82,6 +82,7 @@ def test_accumulated_batches_are_the_same_batches_and_programs_compile_once(
     assert sum(others.values()) <= 20, others
 
 
+@pytest.mark.slow("trains a run")
 def test_validation_takes_no_time_in_the_rates_of_training(tmp_path, monkeypatch):
     """Each validation moves the clock forward by 1,000 seconds."""
     seconds = time.perf_counter

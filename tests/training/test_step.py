@@ -350,6 +350,7 @@ def test_bfloat16_keeps_a_float32_state_and_nearly_the_loss():
     assert losses["bfloat16"] != losses["float32"]
 
 
+@pytest.mark.slow("compiles updates of several types")
 def test_an_update_rounds_its_logits_if_it_is_asked_to():
     batch = lay_out(random_pairs(0, LENGTHS), PACKED, 18, 16)
     model = make_model(ModelConfig(**{**SIZES, "num_layers": 1}, dtype="bfloat16"), VOCABULARY)

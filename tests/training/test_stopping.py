@@ -131,6 +131,7 @@ def train(tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.slow("trains a run")
 def test_a_run_that_was_stopped_in_its_last_validation_trains_no_further(train, tmp_path):
     """With patience 1 the validation of step 4, which a signal stopped, ends the run."""
     train([-5.0, None], stop=4, train__patience=1)

@@ -178,6 +178,7 @@ def test_each_direction_is_an_ordinary_run(trained, tmp_path, capsys):
     assert runs.contents(alone / "checkpoints") == before
 
 
+@pytest.mark.slow("trains two runs")
 def test_without_a_bonus_the_run_is_that_of_one_direction(trained):
     """Same seed, same batches; the metrics agree to the rounding of another program."""
     both, one = (runs.metrics(folder)[:3] for folder in (trained, runs.trained_run()))

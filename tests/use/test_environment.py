@@ -1,14 +1,20 @@
 """The process that a command runs in: what cannot work is one line before anything starts."""
 
+import itertools
 import os
 import resource
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
+from tests.fixtures.cases import first_quick
 from tests.tiny_runs import command
+from transformer_jax.errors import UserError
+from transformer_jax.tables.experiment import Experiment, check_kinds
+from transformer_jax.use.command_line import parse_experiment
 from transformer_jax.use.environment import (
     ADDRESSES_NEEDED,
     FILES_NEEDED,
@@ -52,6 +58,30 @@ def test_a_stream_that_is_open_in_the_wrong_direction_counts_as_closed(tmp_path)
     assert (tmp_path / "found").read_text() == "standard input,standard output,3,0\n"
 
 
+def test_a_stream_waits_whatever_another_program_has_set(tmp_path):
+    code = "from transformer_jax.use.environment import open_missing_streams as f; f(); import os; "
+    code += f"print(*map(os.get_blocking, range(3)), file=open('{tmp_path}/found', 'w'))"
+    ends = [os.pipe() for _ in range(3)]
+    used = [ends[0][0], ends[1][1], ends[2][1]]
+    for end in used:
+        os.set_blocking(end, False)
+    names = ("stdin", "stdout", "stderr")
+    run_code(sys.executable, "-c", code, check=True, **dict(zip(names, used, strict=True)))
+    for end in itertools.chain(*ends):
+        os.close(end)
+    assert (tmp_path / "found").read_text() == "True True True\n"
+
+
+def test_an_experiment_without_docstrings_is_refused(monkeypatch):
+    monkeypatch.setattr(sys, "flags", SimpleNamespace(optimize=2))
+    with pytest.raises(UserError, match="use no -OO, and unset PYTHONOPTIMIZE=2"):
+        parse_experiment("mine", None, ())  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="use no -OO"):
+        check_kinds(Experiment("mine", {}, {}))
+    monkeypatch.setattr(sys, "flags", SimpleNamespace(optimize=1))
+    check_kinds(Experiment("mine", {}, {}))
+
+
 EXPERIMENT = """
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Scale
@@ -62,13 +92,16 @@ main(Experiment("mine", {"Übung": {}}, {"small": scale}, about="mine"))
 
 @pytest.mark.parametrize(
     ("redirect", "variables", "flags", "status", "words"),
-    [
-        (">&-", {}, "--list", 0, ""),
-        ("", {"PYTHONIOENCODING": "ascii"}, "--list", 0, "\\xdcbung"),
-        ("", {"JAX_ENABLE_X64": "1"}, "--list", 2, "JAX_ENABLE_X64=1 cannot be used here"),
-        ("", {"JAX_PLATFORMS": "cpuu"}, "--dry_run", 2, "JAX_PLATFORMS=cpuu: "),
-    ],
-    ids=["closed", "ascii", "x64", "platform"],
+    first_quick(
+        [
+            (">&-", {}, "--list", 0, ""),
+            ("", {"JAX_PLATFORMS": "cpuu"}, "--dry_run", 2, "JAX_PLATFORMS=cpuu: "),
+            ("", {"PYTHONIOENCODING": "ascii"}, "--list", 0, "\\xdcbung"),
+            ("", {"JAX_ENABLE_X64": "1"}, "--list", 2, "JAX_ENABLE_X64=1 cannot be used here"),
+        ],
+        2,
+    ),
+    ids=["closed", "platform", "ascii", "x64"],
 )
 def test_an_experiment_of_one_s_own_starts_like_a_command(
     redirect, variables, flags, status, words

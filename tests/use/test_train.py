@@ -143,6 +143,7 @@ def test_a_dry_run_describes_the_run_and_writes_nothing(tmp_path, capsys, in_che
     assert "prepare" in printed["data"]
 
 
+@pytest.mark.slow("prepares a run")
 def test_a_dry_run_describes_the_text_that_would_be_used_and_how_long_the_run_takes(
     tmp_path, capsys, monkeypatch
 ):
@@ -202,6 +203,7 @@ def test_a_run_without_its_metrics_or_its_checkpoints_says_so(tmp_path, caplog):
     assert f"{run} has no checkpoint: training begins again at step 0" in caplog.text
 
 
+@pytest.mark.slow("prepares runs of several texts")
 def test_a_dry_run_counts_the_pairs_and_refuses_text_that_cannot_be_used(tmp_path, capsys):
     for name in ("train.en", "train.de", "test.en", "test.de"):
         shutil.copy(runs.tiny_corpus() / name, tmp_path)

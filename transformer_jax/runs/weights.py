@@ -155,6 +155,8 @@ def _best(run: RunFolder, steps: list[int]) -> Path:
     """The checkpoint with the highest validation score; of equal scores, or of none, the newest."""
     folders = [run.checkpoints / str(step) for step in steps]
     scores = [None if unreadable_score(f) else score_of(f) for f in folders]
+    if scores == [None] * len(scores):
+        log.warning("%s: no checkpoint has a validation score; the newest is used", run.path)
     # NaN counts as the lowest score: `max` would keep a NaN that comes first.
     ranked = [(-math.inf if s is None or math.isnan(s) else s, at) for at, s in enumerate(scores)]
     return folders[max(ranked)[1]]

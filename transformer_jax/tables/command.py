@@ -1,11 +1,12 @@
 """`python -m experiments.NAME`: does the missing runs of an experiment and writes its table."""
 
+import contextlib
 import logging
 import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, NoReturn
@@ -143,7 +144,7 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
         make_folder("--out", output.folder)
         make_folder("--runs", runs)
         # All jobs: those that an earlier call finished belong to results.tgz too.
-        with results_kept(output.folder, jobs, plan):
+        with _stopped_by_sigterm(), results_kept(output.folder, jobs, plan):
             failed = _run_missing(missing, experiment, output, values) if is_to_run else []
             _report(experiment, values, output, runs)
         if failed:
@@ -293,6 +294,16 @@ def _numbers(text: str | None) -> tuple[int, ...]:
         raise ConfigError(f"--seeds={text}: expected numbers, such as 0,1,2.") from None
 
 
+@contextlib.contextmanager
+def _stopped_by_sigterm() -> Iterator[None]:
+    """SIGTERM, like Ctrl-C, stops runs too; they leave checkpoints, and results are kept."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _run_missing(
     missing: Sequence[Job], experiment: Experiment, output: Output, values: dict[str, Any]
 ) -> list[str]:
@@ -311,23 +322,18 @@ def _run_missing(
             if reason:
                 failed.append(f"{job.label}: {reason} (log: {log_file(job)})")
 
-        # SIGTERM, like Ctrl-C, stops the runs too; they leave checkpoints.
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-        try:
-            if values["launcher"] == "local":
-                if values["minutes"] is not None:
-                    missing = _paced(missing, values, output)
-                    check_results(missing)
-                run_here(missing, done, values["jobs"])
-            elif values["launcher"] == "slurm":
-                if values["minutes"] is not None:
-                    _check_paces(missing, output, values["minutes"])
-                folder = Path(values["runs"]) / "submitit"
-                run_with_submitit(missing, done, folder, values["slurm"])
-            else:
-                raise ConfigError(f"--launcher={values['launcher']} is not one of local, slurm.")
-        finally:
-            signal.signal(signal.SIGTERM, before)
+        if values["launcher"] == "local":
+            if values["minutes"] is not None:
+                missing = _paced(missing, values, output)
+                check_results(missing)
+            run_here(missing, done, values["jobs"])
+        elif values["launcher"] == "slurm":
+            if values["minutes"] is not None:
+                _check_paces(missing, output, values["minutes"])
+            folder = Path(values["runs"]) / "submitit"
+            run_with_submitit(missing, done, folder, values["slurm"])
+        else:
+            raise ConfigError(f"--launcher={values['launcher']} is not one of local, slurm.")
     return failed
 
 

@@ -18,6 +18,7 @@ from transformer_jax.runs.checkpoints import committed_steps
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.tables.digests import digest_of
 from transformer_jax.text.corpora import open_corpus
+from transformer_jax.use.environment import check_docstrings
 
 Overrides = Mapping[str, Any]  # dotted config keys and their values
 Seeds = Sequence[int]
@@ -212,6 +213,7 @@ def make_jobs(
 
 def check_kinds(experiment: Experiment) -> None:
     """Raises ConfigError if a part has a wrong type, which may otherwise show only after hours."""
+    check_docstrings()
     if not isinstance(experiment, Experiment):
         raise ConfigError(f"{experiment!r:.60} is not an Experiment (tables/experiment.py).")
     _check_fields(f"{experiment.name}: ", experiment)

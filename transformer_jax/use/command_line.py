@@ -19,7 +19,11 @@ from absl import flags
 
 from transformer_jax.errors import Interrupted, UserError
 from transformer_jax.files import DISK_FULL
-from transformer_jax.use.environment import check_environment, open_missing_streams
+from transformer_jax.use.environment import (
+    check_docstrings,
+    check_environment,
+    open_missing_streams,
+)
 
 INTERRUPTED = 128 + 2  # SIGINT, as shells report it
 OVERRIDES = f"{'--config.KEY=VALUE':<26}overrides a key, such as --config.model.num_heads=4"
@@ -180,6 +184,7 @@ def parse_experiment(
     With --help it prints a description and exits. `arguments` is by default the command line. With
     `takes_keys` the script takes keys of the config too; their values are under "overrides".
     """
+    check_docstrings()
     arguments = sys.argv[1:] if arguments is None else arguments
     if "-h" in arguments or "--help" in arguments:
         overrides_too = f"\n  {OVERRIDES}" if takes_keys else ""

@@ -50,6 +50,7 @@ def open_missing_streams() -> set[str]:
 
     Standard input that cannot be read, and standard output that cannot be written, count as closed.
     Otherwise the next file that is opened gets the stream's number, and what is printed goes there.
+    Streams that another program left non-blocking wait again: input would end where it is late.
 
     Returns:
       The names of the closed streams, "standard input", "standard output", "standard error".
@@ -60,7 +61,9 @@ def open_missing_streams() -> set[str]:
         try:
             mode = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE
             is_open = mode != (os.O_RDONLY if number else os.O_WRONLY)  # as `0> FILE` opens it
-            if not is_open:
+            if is_open:
+                os.set_blocking(number, True)
+            else:
                 os.close(number)
         except OSError:
             is_open = False
@@ -97,6 +100,12 @@ def check_environment() -> None:
         raise UserError(f"SOURCE_DATE_EPOCH={epoch} is not a number of seconds. Unset it.")
     os.environ["MPLBACKEND"] = "agg"  # figures are files; another backend may not be there
     _raise_limit_of_files()
+
+
+def check_docstrings() -> None:
+    """Raises UserError if Python has removed the docstrings, which experiments print."""
+    if sys.flags.optimize > 1:
+        raise UserError("Experiments print docstrings: use no -OO, and unset PYTHONOPTIMIZE=2.")
 
 
 def _raise_limit_of_files() -> None:
