@@ -13,7 +13,8 @@ from tests.commands.test_translate import answers
 from tests.evaluation.test_head_importance import SOURCES, TARGETS, translator_of
 from tests.fixtures.tiny import random_params, tiny_model
 from transformer_jax.api import load
-from transformer_jax.commands.prune import checked
+from transformer_jax.commands.prune import checked, kept_heads
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import Config
 from transformer_jax.errors import ConfigError
 from transformer_jax.evaluation.head_importance import attentions
@@ -137,3 +138,11 @@ def test_a_quantized_run_translates_and_another_run_starts_from_it(tmp_path, cap
     shutil.rmtree(small / "checkpoints" / "0" / "int8")
     assert runs.command("evaluate", f"--workdir={small}") == 2
     assert "is damaged: int8/" in capsys.readouterr().err
+
+
+def test_watched_heads_stay():
+    config = ModelConfig(num_layers=2, num_heads=3, watched_heads=1)
+    names = ("decoder_0/cross_attention", "decoder_1/cross_attention", "encoder_1/self_attention")
+    kept = kept_heads({name: np.array([0.1, 0.3, 0.2]) for name in names}, config, 2)
+    # Watched is the layer before the last.
+    assert [own.tolist() for own in kept.values()] == [[0, 1], [1, 2], [1, 2]]

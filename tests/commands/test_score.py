@@ -1,6 +1,7 @@
 """The `score` command: the scores that search reports, for translations that are given."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,6 +10,8 @@ from tests.commands.test_import import imported
 from transformer_jax.api import load
 from transformer_jax.commands import score as command
 from transformer_jax.commands.score import score
+from transformer_jax.decoding.scoring import Forced
+from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.use.loading import load_model
 
 
@@ -115,3 +118,27 @@ def test_the_log_has_the_perplexity_per_subword_and_per_word(tmp_path, capsys, c
         == 0
     )
     assert f"{math.exp(nats / words):.4g} per word between spaces" in caplog.text
+
+
+@pytest.mark.parametrize(("given", "swapped", "is_said"), [(8, 6, True), (8, 7.5, False)])
+def test_sides_that_are_likelier_the_other_way_round_are_named(given, swapped, is_said, caplog):
+    def score(sources: list[str], targets: list[str]) -> list[Forced]:
+        assert {*sources} | {*targets} == {"a", "b"}
+        nats = given if sources[0] == "a" else swapped
+        return [Forced(-2.0 * nats, -2.0 * nats, 2) for _ in sources]
+
+    pairs = [Pair("a", "b"), Pair("", "b"), Pair("a", "b"), Pair("a", " ")]
+    command._warn_of_swapped_sides(SimpleNamespace(score=score), pairs)  # type: ignore[arg-type]
+    assert ("are the sides swapped?" in caplog.text) == is_said
+
+
+def test_unlikely_translations_are_tried_the_other_way_round(capsys, monkeypatch):
+    tried = []
+    monkeypatch.setattr(command, "_warn_of_swapped_sides", lambda _, pairs: tried.append(pairs))
+    corpus = runs.tiny_corpus()
+    flags = f"--workdir={runs.trained_run()}", f"--src={corpus}/test.en", f"--tgt={corpus}/test.de"
+    for limit, times in ((100.0, 0), (0.0, 1)):
+        monkeypatch.setattr(command, "UNLIKELY", limit)
+        assert runs.command("score", *flags) == 0
+        assert len(tried) == times
+    capsys.readouterr()

@@ -10,6 +10,7 @@ import numpy as np
 from transformer_jax.commands.import_model import write_run
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.checks import check
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import Config
 from transformer_jax.decoding.scoring import forced_scores
 from transformer_jax.decoding.translator import Translator
@@ -22,6 +23,7 @@ from transformer_jax.evaluation.head_importance import (
 )
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.parameters import abstract_params
+from transformer_jax.model.sides.transformer import watched_layer
 from transformer_jax.runs.run_folder import PRUNED, RunFolder
 from transformer_jax.use.loading import NO_OVERRIDES, LoadedModel, load_model, pairs_of_split
 
@@ -51,7 +53,7 @@ def prune(
       workdir: the run's folder.
       output: the new run's folder, which must be empty or not exist.
       heads: the share of each attention's heads that goes, above 0 and below 1; at least one head
-        goes, and one stays.
+        goes, and one stays. Of the watched layer, the watched heads stay (model.watched_heads).
       by: "importance" (Michel et al. 2019, on the validation split) or "random", the control.
       seed: of the random choice; None: 0.
       checkpoint: "latest", "best", "average", a step, or an average's name.
@@ -84,10 +86,22 @@ def prune(
         scores = importance(loaded.model, loaded.translator.params, *sides)
         _log(scores)
     count = config.model.num_heads
-    kept = {name: np.sort(np.argsort(-own)[:count]) for name, own in scores.items()}
+    kept = kept_heads(scores, loaded.config.model, count)
     params = checked(loaded, config, kept, sides)
     write_run(run, config, loaded.vocabulary, jax.device_get(params), PRUNED)
     log.info("%s: %d of %d heads", run.path, count, loaded.config.model.num_heads)
+
+
+def kept_heads(
+    scores: Mapping[str, np.ndarray], config: ModelConfig, count: int
+) -> dict[str, np.ndarray]:
+    """The numbers of the best `count` heads of each attention, ascending; watched ones stay."""
+    watched = {f"decoder_{watched_layer(config)}/cross_attention": config.watched_heads or 0}
+    ranks = {
+        name: np.where(np.arange(len(own)) < watched.get(name, 0), np.inf, own)
+        for name, own in scores.items()
+    }
+    return {name: np.sort(np.argsort(-own)[:count]) for name, own in ranks.items()}
 
 
 def _smaller(config: Config, share: float) -> Config:

@@ -19,6 +19,9 @@ from transformer_jax.use.loading import NO_OVERRIDES, load_model
 
 log = logging.getLogger(__name__)
 LINES = 8_192  # read and scored together
+# Nats a subword. A translation of a trained model has fewer than UNLIKELY, and the other way round
+# SWAPPED more. TRIED pairs are scored that way.
+UNLIKELY, SWAPPED, TRIED = 5.0, 1.0, 20
 
 
 def score(
@@ -71,7 +74,10 @@ def score(
         of_others = [_scores(lines, other, context) for other in others]
         _print_accuracy([pairs, *others], [found, *of_others])
     else:
-        _print_scores(found, pairs, lines.longest)
+        nats = _print_scores(found, pairs, lines.longest)
+        is_text = loaded.config.data.src_kind == "text" and not lines.vocabulary.codes
+        if nats > UNLIKELY and is_text and loaded.translator.model.sources == 1:
+            _warn_of_swapped_sides(lines, pairs)
     lines.warn_of_cut()
 
 
@@ -92,8 +98,10 @@ def _print_accuracy(files: Sequence[TextPairs], found: Sequence[Iterable[Forced]
         log.warning("%d lines have equal scores, which count as wrong", ties)
 
 
-def _print_scores(found: Iterable[Forced], pairs: Sequence[Pair], longest: int) -> None:
+def _print_scores(found: Iterable[Forced], pairs: Sequence[Pair], longest: int) -> float:
     """Prints a line for each pair; logs the perplexity of all that have a probability.
+
+    Returns the nats a subword, 0 if there is none.
 
     Lines of `longest` subwords may have been cut, so that they have fewer words than they show.
     """
@@ -112,6 +120,20 @@ def _print_scores(found: Iterable[Forced], pairs: Sequence[Pair], longest: int) 
             of_words = f", {perplexity(nats_of_words / words):.4g} per word between spaces"
         of_subwords = perplexity(nats / subwords)
         log.info("perplexity %.4g per subword (EOS included)%s", of_subwords, of_words)
+    return nats / max(subwords, 1)
+
+
+def _warn_of_swapped_sides(lines: LineTranslator, pairs: Sequence[Pair]) -> None:
+    """Logs a warning if the first pairs are likelier from the target to the source."""
+    some = [pair for pair in pairs[:TRIED] if pair.src.strip() and pair.tgt.strip()]
+
+    def nats(sources: Sequence[str], targets: Sequence[str]) -> float:
+        found = lines.score(sources, targets)
+        return -sum(one.log_prob for one in found) / sum(one.length for one in found)
+
+    src, tgt = ([pair[side] for pair in some] for side in (0, 1))
+    if some and nats(tgt, src) < nats(src, tgt) - SWAPPED:
+        log.warning("the sources are likelier as translations of --tgt: are the sides swapped?")
 
 
 def _scores(lines: LineTranslator, pairs: Sequence[Pair], context: int) -> Iterator[Forced]:
