@@ -17,7 +17,7 @@ from transformer_jax.commands.augment import augment
 from transformer_jax.config.data import DataConfig
 from transformer_jax.decoding.lines import Translation
 from transformer_jax.errors import ConfigError, DataError, RunError
-from transformer_jax.text.lines import TextLines
+from transformer_jax.text.lines import TextLines, file_digest
 
 
 @pytest.fixture
@@ -129,6 +129,18 @@ def test_samples_are_from_the_whole_distribution_whatever_the_run_s_config_says(
     assert module._searching("sample", {}) == {**whole, "decode.top_k": None}
     warm = {"decode.temperature": 2.0}
     assert module._searching("top_k", warm) == {**whole, **warm, "decode.top_k": 10}
+
+
+@pytest.mark.parametrize("name", ["text.en", "text.en.gz"])
+def test_the_text_s_sum_is_of_the_lines_that_were_read(tmp_path, name):
+    """A pipe cannot be read again."""
+    content, file = b"a dog\nthe cat\n", tmp_path / name
+    file.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    lines, wanted = TextLines(file), file_digest(file).hex()
+    file.write_bytes(b"")
+    config = SimpleNamespace(decode=SimpleNamespace())
+    loaded: Any = SimpleNamespace(folders=["run"], checkpoint="1", digest=str, config=config)
+    assert module._origin(loaded, lines)["text"] == wanted
 
 
 def test_a_line_with_a_code_is_refused(tmp_path):

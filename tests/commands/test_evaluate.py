@@ -17,7 +17,6 @@ from transformer_jax.commands.evaluate import (
     _parts_of,
     _Text,
     _text_of_files,
-    _warn_of_equal_sides,
 )
 from transformer_jax.commands.evaluate import evaluate as evaluate_command
 from transformer_jax.decoding.lines import LineTranslator
@@ -27,7 +26,6 @@ from transformer_jax.files import read_json
 from transformer_jax.reporting.provenance import revision
 from transformer_jax.runs.evaluations import find_evaluation
 from transformer_jax.text.corpora import open_corpus
-from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.use.loading import load_model
 
 
@@ -150,12 +148,13 @@ def test_other_checkpoints_get_other_files(run, capsys):
         assert json.loads(path.read_text())["checkpoint"] == checkpoint
 
 
-def test_a_text_whose_sources_are_its_references_is_named(caplog):
-    pairs = [Pair("<de> a b", "a b "), Pair("c", "d"), Pair("before e", "e"), Pair("", "")]
-    _warn_of_equal_sides([_Text("test", "test", [pairs])])
-    assert caplog.text == ""
-    _warn_of_equal_sides([_Text("test", "test", [pairs[:3]])])
-    assert caplog.messages == ["test: in 2 of 3 pairs the source is the reference"]
+def test_lines_that_do_not_belong_together_are_named(run, capsys, tmp_path, caplog):
+    src, ref = (runs.read_lines(runs.tiny_corpus() / f"train.{x}")[:120] for x in ("en", "de"))
+    flags = [f"--src={runs.write_lines(tmp_path / 'a.en', src)}", "--config.decode.max_length=4"]
+    evaluate(run, capsys, *flags, f"--ref={runs.write_lines(tmp_path / 'a.de', ref)}")
+    assert "belong together" not in caplog.text
+    evaluate(run, capsys, *flags, f"--ref={runs.write_lines(tmp_path / 'b.de', [*ref[1:], 'x'])}")
+    assert "a.en and b.de: the lengths of both sides do not correlate" in caplog.text
 
 
 def test_several_references_are_all_used(run, capsys, tmp_path, caplog):
@@ -164,10 +163,8 @@ def test_several_references_are_all_used(run, capsys, tmp_path, caplog):
     files = [f"--src={corpus}/valid.en", f"--ref={corpus}/valid.de"]
     printed = evaluate(run, capsys, *files, f"--ref={corpus}/valid.en")
     assert printed.count("nrefs:2|") == 4
-    equal = "in 24 of 24 pairs the source is the reference"
-    assert [line for line in caplog.messages if "is the reference" in line] == [
-        f"{(corpus / 'valid.en').absolute()}: {equal}"
-    ]
+    equal = [line for line in caplog.messages if "the source is the target" in line]
+    assert equal == ["valid.en: in 24 of 24 pairs the source is the target"]
     with pytest.raises(ConfigError, match="a file of references is there twice"):
         _text_of_files(f"{corpus}/valid.en", [f"{corpus}/valid.de", f"{corpus}/./valid.de"])
     lines = runs.read_lines(corpus / "valid.de")

@@ -19,6 +19,7 @@ from transformer_jax.config.schema import Config
 from transformer_jax.errors import ConfigError
 from transformer_jax.evaluation.head_importance import attentions
 from transformer_jax.model.parameters import in_int8
+from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.use.loading import load_model
 
 # Heads -------------------------------------------------------------------------------------------
@@ -111,7 +112,9 @@ def test_each_output_and_each_subword_has_a_scale():
 
 
 @pytest.mark.slow("trains a run and quantizes it")
-def test_a_quantized_run_translates_and_another_run_starts_from_it(tmp_path, capsys, monkeypatch):
+def test_a_quantized_run_translates_and_another_run_starts_from_it(
+    tmp_path, capsys, monkeypatch, caplog
+):
     origin, small = runs.trained_run(), tmp_path / "small"
     assert runs.command("quantize", f"--workdir={origin}", f"--output={small}") == 0
     assert sizes(small / "checkpoints" / "0") < 0.3 * sizes(origin / "checkpoints" / "40")
@@ -127,10 +130,19 @@ def test_a_quantized_run_translates_and_another_run_starts_from_it(tmp_path, cap
     assert runs.train(tmp_path / "tuned", train__init_from=small, train__steps=2) == 0
     pulled = {"train__init_from": small, "train__elastic_weight": 1.0}
     assert runs.train(tmp_path / "pulled", **pulled) == 2
-    assert "which was quantized and has no record of its text" in capsys.readouterr().err
+    assert "which was quantized. Start from a run that was trained in" in capsys.readouterr().err
     assert runs.command("train", f"--workdir={small}") == 2
     assert "small was quantized and cannot be trained on" in capsys.readouterr().err
     assert runs.command("evaluate", f"--workdir={small}") == 0  # its text is known
+    assert RunFolder(small).fingerprints() == RunFolder(again).fingerprints()
+    assert RunFolder(small).fingerprints() == RunFolder(origin).fingerprints()[:2]
+    caplog.clear()
+    other = shutil.copytree(runs.tiny_corpus(), tmp_path / "other")
+    shutil.copy(other / "test.de", other / "valid.de")
+    shutil.copy(other / "test.en", other / "valid.en")
+    flags = "--split=valid", f"--config.data.path={other}"
+    assert runs.command("evaluate", f"--workdir={small}", *flags) == 0
+    assert "the split valid is not that of" in caplog.text
     monkeypatch.setattr(np, "isfinite", lambda x: np.zeros(1, bool))
     assert runs.command("quantize", f"--workdir={small}", f"--output={tmp_path / 'nan'}") == 2
     monkeypatch.undo()

@@ -23,7 +23,7 @@ from transformer_jax.tables.collect import counts
 from transformer_jax.tables.experiment import Experiment, Scale, check_results, make_jobs
 from transformer_jax.tables.launch import LONGEST_REASON, run_commands
 from transformer_jax.tables.live import LiveTable, progress_of
-from transformer_jax.tables.report import Output
+from transformer_jax.tables.report import Output, draw_attention
 from transformer_jax.tables.results import Answer, read_results, write_answers, write_results
 
 ROOT = Path(__file__).parent.parent.parent
@@ -277,13 +277,30 @@ def test_the_attention_that_is_drawn_is_that_of_the_scored_weights(average, tmp_
     calls = []
     done = SimpleNamespace(returncode=0)
     monkeypatch.setattr("subprocess.run", lambda given, **_: calls.append(given) or done)
-    command._draw_attention([job], lines, output)
+    draw_attention([job], lines, output)
     [given] = calls
     assert given[3:5] == ["attention", f"--workdir={job.folder}"] and given[-1] == "a b"
     assert ("--checkpoint=average" in given) == bool(average)
     (job.folder / "checkpoints").rmdir()  # a run that came from another machine has no weights
-    command._draw_attention([job], lines, output)
+    draw_attention([job], lines, output)
     assert calls == [given]
+
+
+def test_attention_of_another_first_row_is_drawn_again(tmp_path, monkeypatch, caplog):
+    [job] = make_jobs(EXPERIMENT, "small", tmp_path, ("base",))
+    output = Output(tmp_path)
+    output.attention.touch()
+    lines = [line("base", 0, 1.0, samples=[["a b", "r", "t"]])]
+    calls = []
+    done = SimpleNamespace(returncode=0)
+    monkeypatch.setattr("subprocess.run", lambda given, **_: calls.append(given) or done)
+    draw_attention([job], lines, output, again=True)
+    assert not calls and "attention.png is of another row than base" in caplog.text
+    (job.folder / "checkpoints").mkdir(parents=True)
+    draw_attention([job], lines, output)
+    assert not calls
+    draw_attention([job], lines, output, again=True)
+    assert len(calls) == 1 and caplog.text.count("another row") == 1
 
 
 def test_an_error_of_a_job_s_thread_is_raised_and_starts_no_other_job(tmp_path, monkeypatch):

@@ -9,7 +9,13 @@ from tests.tables.test_statistics import line
 from transformer_jax.reporting.page import Text
 from transformer_jax.tables import command, report
 from transformer_jax.tables.experiment import Experiment, Scale, make_jobs
-from transformer_jax.tables.report import Output, curves_figure, row_figure, update_significance
+from transformer_jax.tables.report import (
+    Output,
+    curves_figure,
+    has_other_base,
+    row_figure,
+    update_significance,
+)
 from transformer_jax.tables.results import Line, read_results, write_results
 from transformer_jax.tables.statistics import Summary
 
@@ -48,6 +54,24 @@ def test_the_base_row_s_translations_are_kept_for_rows_that_are_run_elsewhere(at
     assert read_results(tmp_path) == found
     known = [base, a._replace(p={"bleu": 0.5}), b]  # what is tested is not tested again
     assert update_significance(output, jobs, known)[1].p == {"bleu": 0.5}
+
+
+@pytest.mark.parametrize("against", ["base", ""])  # earlier versions did not write it
+def test_another_first_row_is_another_base(at_hand, tmp_path, against):
+    jobs = make_jobs(EXPERIMENT, "small", Path("runs"))
+    lines = [line(row, 0, 1.0) for row in SAID]
+    write_results(tmp_path, lines)
+    first = update_significance(Output(tmp_path), jobs, lines)
+    assert [one.against for one in first] == ["", "base", "base"]
+    assert not has_other_base(first, "base") and has_other_base(first, "a")
+    old = [one._replace(against=against) if one.p else one for one in first]
+    write_results(tmp_path, old)
+    moved = sorted(jobs, key=lambda job: job.row != "a")
+    found = {one.row: one for one in update_significance(Output(tmp_path), moved, old)}
+    assert not found["a"].p and found["a"].against == "" and found["a"].translations
+    assert found["b"].against == found["base"].against == "a"
+    assert found["b"].p != first[2].p
+    assert found["base"].p == pytest.approx(first[1].p, abs=0.05)
 
 
 def test_a_row_whose_base_is_missing_is_not_tested(at_hand, tmp_path):

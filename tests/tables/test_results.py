@@ -19,7 +19,7 @@ from transformer_jax.tables import collect as collected
 from transformer_jax.tables import results
 from transformer_jax.tables.collect import counts
 from transformer_jax.tables.digests import digest_of
-from transformer_jax.tables.experiment import Experiment, Scale, check_rows, make_jobs
+from transformer_jax.tables.experiment import Experiment, Job, Scale, check_rows, make_jobs
 from transformer_jax.tables.results import (
     FILE,
     Answer,
@@ -185,6 +185,21 @@ def test_a_finished_row_is_not_missing_and_another_config_is_refused():
     assert finished(lines, jobs).keys() == {("16 heads", 0)}
     with pytest.raises(RunError, match="16 heads, seed 0 was recorded with another config"):
         finished([line("16 heads", 0, 1.0, config_digest=own["base"])], jobs)
+
+
+@pytest.mark.parametrize("changes", [{"split": "other"}, {"average": 3}])
+def test_a_row_that_was_scored_otherwise_is_refused(changes):
+    def jobs_of(scale: Scale) -> list[Job]:
+        return make_jobs(EXPERIMENT._replace(scales={"small": scale}), "small", Path("runs"))
+
+    scale = EXPERIMENT.scales["small"]
+    jobs = jobs_of(scale)
+    of_job = {"config_digest": jobs[0].digest(), "scored": jobs[0].scored}
+    known = [line("base", 0, 1.0, **of_job)]
+    assert finished(known, jobs)
+    with pytest.raises(RunError, match=r"base, seed 0 was scored on .*, and now .* is asked for"):
+        finished(known, jobs_of(scale._replace(**changes)))
+    assert finished([known[0]._replace(scored="")], jobs_of(scale._replace(**changes)))
 
 
 @pytest.mark.parametrize("seeds", [[0, 1], (0, 1), range(2), {"base": [0, 1], "16 heads": [0, 1]}])

@@ -46,6 +46,15 @@ def test_a_run_leaves_what_the_design_says():
     assert valid[-1]["nats_per_token"] < valid[0]["nats_per_token"] - 0.5
 
 
+def test_the_cache_may_be_below_the_run_s_folder(tmp_path, monkeypatch):
+    begun = []
+    cache = tmp_path / "run" / "cache"
+    monkeypatch.setattr(train, "keep_compiled_programs", lambda: cache.mkdir(parents=True))
+    monkeypatch.setattr(train, "_train_in", lambda run, *_: begun.append(run.path))
+    train.train(runs.tiny_config(), str(tmp_path / "run"))
+    assert begun == [tmp_path / "run"] and cache.exists()
+
+
 @pytest.mark.slow("trains runs")
 def test_a_run_starts_from_another_s_weights_and_vocabulary_and_keeps_its_name(tmp_path, caplog):
     """With a learning rate too small to change them; its own corpus and text count for nothing.

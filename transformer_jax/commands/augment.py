@@ -1,6 +1,7 @@
 """The `augment` command: a text and a run's translations of it, as further training text."""
 
 import fcntl
+import hashlib
 import json
 import logging
 import time
@@ -13,7 +14,7 @@ from transformer_jax.decoding.lines import GROUP_LINES, LineTranslator
 from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.files import is_there, read_json, write_atomically
 from transformer_jax.text.documents import InContext
-from transformer_jax.text.lines import TextLines, file_digest
+from transformer_jax.text.lines import TextLines
 from transformer_jax.text.vocabulary import split_codes
 from transformer_jax.use.loading import NO_OVERRIDES, LoadedModel, load_model
 
@@ -66,7 +67,7 @@ def augment(
     sides = _languages(loaded, Path(text))
     source, target = (Path(f"{output}.{side}") for side in sides)
     part, about = Path(f"{target}.part"), Path(f"{output}.json")
-    _check_begun(part, about, origin := _origin(loaded, Path(text)))
+    _check_begun(part, about, origin := _origin(loaded, lines))
     _check_codes(lines, loaded.vocabulary.codes)
     for one in (target, _compressed(target)):
         if is_there(one):
@@ -141,13 +142,13 @@ def _write_source(source: Path, lines: TextLines, text: Path) -> None:
     write_atomically(source, content)
 
 
-def _origin(loaded: LoadedModel, text: Path) -> dict[str, Any]:
+def _origin(loaded: LoadedModel, lines: TextLines) -> dict[str, Any]:
     """What the translations follow from."""
     return {
         "run": loaded.folders[0],
         "checkpoint": loaded.checkpoint,
         "weights": loaded.digest(),
-        "text": file_digest(text).hex(),
+        "text": hashlib.sha256(lines.buffer).hexdigest(),  # a pipe is read once
         "decode": json.loads(json.dumps(vars(loaded.config.decode))),
     }
 

@@ -39,7 +39,7 @@ from transformer_jax.text.documents import InContext
 from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.text.lines import TextLines
 from transformer_jax.text.mixture import plain_parts
-from transformer_jax.training.line_checks import EQUAL_SHARE, LANGUAGE_GAP, Language
+from transformer_jax.training.line_checks import LANGUAGE_GAP, Language, warn_of_texts
 from transformer_jax.use.loading import (
     NO_OVERRIDES,
     LoadedModel,
@@ -118,7 +118,7 @@ def evaluate(
     if text is None:
         text = _Text(name, name, [pairs_of_split(loaded.config, name, run)])
     parts = _parts_of(loaded.config, text)
-    _warn_of_equal_sides(parts or [text])
+    _look_at_lines(parts or [text], loaded.config)
     processes.first_does(lambda: _make_folder(run.evaluations))
     translator = loaded.line_translator(folder=_folder_of(loaded, src))
     log.info("translating %d lines of %s", len(text.pairs), text.name)
@@ -135,6 +135,11 @@ def evaluate(
     if processes.is_first():
         _print_examples(text.pairs, hypotheses, examples)
     return whole._replace(parts=found)
+
+
+def _look_at_lines(texts: Sequence[_Text], config: Config) -> None:
+    for pairs in (pairs for text in texts for pairs in text.with_references):
+        warn_of_texts(pairs, config)
 
 
 def _folder_of(loaded: LoadedModel, src: str | None) -> str | Path | None:
@@ -259,17 +264,6 @@ def _check(split: str | None, src: str | None, ref: Sequence[str] | None, exampl
         raise ConfigError(
             f"--examples={examples}: give the number of translations to print, 0 or more."
         )
-
-
-def _warn_of_equal_sides(texts: Sequence[_Text]) -> None:
-    """Logs a warning for each text in which most sources are their references."""
-    for name, pairs in ((text.name, one) for text in texts for one in text.with_references):
-        # A source may begin with codes, or with the sentences before.
-        both = ((src.strip(), tgt.strip()) for src, tgt in pairs)
-        equal = sum(tgt != "" and src.endswith(tgt) for src, tgt in both)
-        if equal > EQUAL_SHARE * len(pairs):
-            what = f"in {equal} of {len(pairs)} pairs the source is the reference"
-            log.warning("%s: %s", ", ".join(_files([pairs])["ref_files"]) or name, what)
 
 
 def _has_language_of(

@@ -18,7 +18,7 @@ from transformer_jax.decoding.lines import banned_ids
 from transformer_jax.decoding.scoring import check_one_by_one
 from transformer_jax.errors import ConfigError, DataError, UserError
 from transformer_jax.evaluation.alignment import Aligner, best_aligner
-from transformer_jax.files import new_folder, read_json, read_utf8
+from transformer_jax.files import new_folder, read_json
 from transformer_jax.interop import ctranslate2_out
 from transformer_jax.interop.exported import Exported, require_supported
 from transformer_jax.interop.huggingface_out import write_huggingface
@@ -149,8 +149,8 @@ def _facts(run: RunFolder, data: DataConfig, checkpoint: str) -> dict[str, str]:
         "command": f"`transformer-jax export --workdir={run.path} --format=huggingface "
         f"--checkpoint={checkpoint} --output=FOLDER`",
     }
-    if run.corpus_file.is_file():
-        facts["data"] = f"{corpus}; fingerprint {read_utf8(run.corpus_file).strip()[:16]}"
+    if known := run.fingerprints():
+        facts["data"] = f"{corpus}; fingerprint {known[0][:16]}"
     for path in sorted(run.evaluations.glob("*.json")):
         record = read_json(path)
         if record.get("checkpoint") == checkpoint and "bleu" in record:

@@ -4,7 +4,7 @@ import logging
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from transformer_jax.config.changes import with_values
@@ -89,8 +89,11 @@ def write_run(
     params: Params,
     how: str = IMPORTED,
     scales: Params = None,
+    texts: Sequence[str] = (),
 ) -> None:
     """Writes a run that was not trained here (`how`), after the checks of its folder.
+
+    `texts` are fingerprints of training and validation text, as far as they are known.
 
     Until it is whole, its files are in a folder inside that no check sees, which the next call
     removes if this one is killed.
@@ -102,7 +105,7 @@ def write_run(
     try:
         with tempfile.TemporaryDirectory(prefix=".", suffix=".tmp", dir=run.path) as scratch:
             new = RunFolder(scratch)
-            new.claim(config, how)
+            new.claim(config, how, *texts)
             try:
                 vocabulary.save(new.vocabulary_file)
                 new.seal()

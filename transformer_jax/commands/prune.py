@@ -88,7 +88,8 @@ def prune(
     count = config.model.num_heads
     kept = kept_heads(scores, loaded.config.model, count)
     params = checked(loaded, config, kept, sides)
-    write_run(run, config, loaded.vocabulary, jax.device_get(params), PRUNED)
+    texts = RunFolder(workdir).fingerprints()[:2]
+    write_run(run, config, loaded.vocabulary, jax.device_get(params), PRUNED, texts=texts)
     log.info("%s: %d of %d heads", run.path, count, loaded.config.model.num_heads)
 
 

@@ -37,7 +37,9 @@ def quantize(workdir: str, output: str, *, checkpoint: str = "latest") -> None:
         raise RunError(f"{workdir} has weights that are no numbers: its training diverged.")
     small, scales = in_int8(loaded.model, params)
     how = IMPORTED if RunFolder(workdir).is_imported else QUANTIZED
-    write_run(run, RunFolder(workdir).read_config(), loaded.vocabulary, small, how, scales)
+    own = RunFolder(workdir)
+    texts = own.fingerprints()[:2]
+    write_run(run, own.read_config(), loaded.vocabulary, small, how, scales, texts)
     before, after = (
         sum(x.nbytes for x in jax.tree.leaves(one)) for one in (params, (small, scales))
     )

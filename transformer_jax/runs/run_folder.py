@@ -27,9 +27,10 @@ from transformer_jax.runs.run_sums import check_sums, identity_of, write_sums
 log = logging.getLogger(__name__)
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 PATTERN = re.compile(r"[*?\[\\]")
-# In corpus.sha256, in place of fingerprints: how a run was made that was not trained in its folder.
+# In corpus.sha256, first: how a run was made that was not trained in its folder.
 IMPORTED, PRUNED = "imported: trained elsewhere", "pruned: not trained since"
 QUANTIZED = "quantized: not trained since"
+MADE = (IMPORTED, PRUNED, QUANTIZED)  # then come the fingerprints of the run that it was made of
 # Flags that name a run beside --workdir.
 ORIGIN, TEACHER = "--init_from", "--config.train.teacher"
 NO_TEACHER = "0" * 64  # in place of a teacher's fingerprint
@@ -162,15 +163,15 @@ class RunFolder:
         None too if its corpus file cannot be read.
         """
         try:
-            how = self.corpus_file.read_text(encoding="utf-8").strip()
+            how = self.corpus_file.read_text(encoding="utf-8").partition("\n")[0].strip()
         except (OSError, UnicodeDecodeError):  # `check_corpus` reports it
             return None
-        return how.partition(":")[0] if how in (IMPORTED, PRUNED, QUANTIZED) else None
+        return how.partition(":")[0] if how in MADE else None
 
     def fingerprints(self) -> tuple[str, ...]:
         """Of the training split, the validation split and the teacher, as far as recorded.
 
-        Of a run that was not trained here: the words that say how it was made.
+        Of a run that was not trained here: those of the run that it was made of.
 
         Raises:
           RunError: they cannot be read, or are lost.
@@ -182,7 +183,8 @@ class RunFolder:
         self._check_not_lost(self.corpus_file)
         if known is not None and not known.strip():
             raise RunError(f"{self.corpus_file} is empty: put that run's file back.")
-        return tuple((known or "").split())
+        first, _, rest = (known or "").partition("\n")
+        return tuple((rest if first.strip() in MADE else known or "").split())
 
     @property
     def is_imported(self) -> bool:

@@ -83,6 +83,7 @@ def collect(job: Job) -> Line:
         device=evaluation.device,
         date=datetime.date.today().isoformat(),
         signature=evaluation.bleu_signature,
+        scored=job.scored,
         sets=scores_of_sets(job),
         curve=curve,
         samples=samples(job),

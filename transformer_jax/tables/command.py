@@ -4,7 +4,6 @@ import contextlib
 import logging
 import shlex
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -25,7 +24,7 @@ from transformer_jax.tables.experiment import (
     check_rows,
     make_jobs,
 )
-from transformer_jax.tables.launch import last_line, log_file, run_here, run_with_submitit
+from transformer_jax.tables.launch import log_file, run_here, run_with_submitit
 from transformer_jax.tables.live import LiveTable
 from transformer_jax.tables.merge import merge
 from transformer_jax.tables.pace import (
@@ -48,6 +47,8 @@ from transformer_jax.tables.pack import (
 from transformer_jax.tables.preview import listed, predicted, shown_commands
 from transformer_jax.tables.report import (
     Output,
+    draw_attention,
+    has_other_base,
     update_significance,
     with_translations,
     write_report,
@@ -206,9 +207,10 @@ def _report(experiment: Experiment, values: dict[str, Any], output: Output, runs
     if lines and not {line.row for line in lines} & {job.row for job in table}:
         raise DataError(f"{output.results} is of another table: it has the row {lines[0].row!r}.")
     finished(lines, table)  # a line of another config would change a mean
+    again = bool(table) and has_other_base(lines, table[0].row)
     if experiment.scales[scale].compared:
         lines = update_significance(output, table, lines)
-    _draw_attention(table, lines, output)
+    draw_attention(table, lines, output, again)
     command = _command(experiment, NO_CHANGE)
     with blamed(output.results):
         found = experiment.findings(output.folder, table) if experiment.findings else []
@@ -378,22 +380,3 @@ def _keep(job: Job, base: str, output: Output) -> None:
     if job.row == base and job.scale.compared:
         line = with_translations(line, job)
     keep(output.folder, line, base)
-
-
-def _draw_attention(jobs: Sequence[Job], lines: Sequence[Line], output: Output) -> None:
-    """Draws the attention of the first row's first finished run whose folder exists, once."""
-    samples = {line[:2]: line.samples for line in lines}
-    with_weights = [job for job in jobs if (job.folder / "checkpoints").exists()]
-    for job in [job for job in with_weights if job.row == jobs[0].row]:
-        own = samples.get((job.row, job.seed))
-        if output.attention.exists() or not own:
-            continue
-        command = ["attention", f"--workdir={job.folder}", f"--output={output.attention}"]
-        command += ["--checkpoint=average"] if job.average else []
-        source, data = own[0][0], job.config().data
-        if data.src_kind != "text":
-            source = str(Path(data.path or "", source))
-        whole = [sys.executable, "-m", "transformer_jax", *command, "--", source]
-        done = subprocess.run(whole, capture_output=True, text=True)
-        if done.returncode:
-            log.warning("cannot draw attention: %s", last_line(done.stderr))

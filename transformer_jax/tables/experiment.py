@@ -128,6 +128,11 @@ class Job(NamedTuple):
         """Row and seed, for messages."""
         return f"{self.row}, seed {self.seed}"
 
+    @property
+    def scored(self) -> str:
+        """The split that is scored, and how many checkpoints are averaged for it."""
+        return self.scale.split + (f", {self.average} checkpoints" if self.average else "")
+
     def config(self) -> Config:
         """The run's config."""
         return load_config(self.config_file, self.overrides)

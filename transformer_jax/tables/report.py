@@ -5,8 +5,10 @@ anywhere.
 """
 
 import logging
+import subprocess
+import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -39,7 +41,8 @@ from transformer_jax.reporting.plots import (
 from transformer_jax.runs.evaluations import text_digest
 from transformer_jax.tables.collect import references, translations_of
 from transformer_jax.tables.experiment import Experiment, Job
-from transformer_jax.tables.results import FILE, Line, read_results, write_results
+from transformer_jax.tables.launch import last_line
+from transformer_jax.tables.results import FILE, Line, read_results, without_p, write_results
 from transformer_jax.tables.statistics import (
     METRICS,
     Counted,
@@ -91,18 +94,54 @@ def update_significance(output: Output, jobs: Sequence[Job], lines: Sequence[Lin
     for key, line in known.items():
         if key in job_of and line.row == base:
             known[key] = with_translations(line, job_of[key])
+    changed_base = has_other_base(lines, base)
     for key, line in known.items():
+        if line.row == base or (changed_base and line.against != base):
+            known[key] = line = without_p(line)
         of_base, job = known.get((base, line.seed)), job_of.get(key)
         if job is None or of_base is None or line.row == base or line.p:
             continue
         own = translations_of(line, job) if of_base.translations else None
         if own is not None:
-            known[key] = line._replace(p=_compared(of_base, line, own, job))
+            known[key] = line._replace(p=_compared(of_base, line, own, job), against=base)
     if changed := {key: line for key, line in known.items() if line not in lines}:
         # Read again: another process may have added lines.
         now = read_results(output.folder)
         write_results(output.folder, [changed.get(line[:2], line) for line in now])
     return [*known.values()]
+
+
+def has_other_base(lines: Iterable[Line], base: str) -> bool:
+    """Whether rows were compared with another row than the base row."""
+    return any(line.against not in ("", base) or (line.row == base and line.p) for line in lines)
+
+
+def draw_attention(
+    jobs: Sequence[Job], lines: Sequence[Line], output: Output, again: bool = False
+) -> None:
+    """Draws the attention of the first row's first finished run whose folder exists, once.
+
+    With `again`, since another row is the first one now.
+    """
+    samples = {line[:2]: line.samples for line in lines}
+    with_weights = [job for job in jobs if (job.folder / "checkpoints").exists()]
+    for job in [job for job in with_weights if job.row == jobs[0].row]:
+        own = samples.get((job.row, job.seed))
+        if (output.attention.exists() and not again) or not own:
+            continue
+        command = ["attention", f"--workdir={job.folder}", f"--output={output.attention}"]
+        command += ["--checkpoint=average"] if job.average else []
+        source, data = own[0][0], job.config().data
+        if data.src_kind != "text":
+            source = str(Path(data.path or "", source))
+        whole = [sys.executable, "-m", "transformer_jax", *command, "--", source]
+        done = subprocess.run(whole, capture_output=True, text=True)
+        if done.returncode:
+            log.warning("cannot draw attention: %s", last_line(done.stderr))
+            continue
+        again = False
+    if again and output.attention.exists():
+        log.warning("%s is of another row than %s", output.attention, jobs[0].row)
 
 
 def _compared(

@@ -42,6 +42,8 @@ class Line(NamedTuple):
     signature: str = ""  # sacreBLEU's signature of `bleu`
     device_rate: float = math.nan  # peak FLOP/s of all devices as the vendor gives it
     p: Mapping[str, float] = NOTHING  # p-values against the base row (statistics.py)
+    against: str = ""  # that base row; earlier versions did not write it, nor `scored`
+    scored: str = ""  # the split that `bleu` is of, and how many checkpoints were averaged
     sets: Mapping[str, Mapping[str, Any]] = NOTHING  # scores of several test sets
     curve: Sequence[Mapping[str, Any]] = ()  # the lines of metrics.jsonl that make a curve
     samples: Sequence[Sequence[str]] = ()  # source, reference and translation
@@ -99,9 +101,14 @@ def keep(folder: Path, line: Line, base: str) -> None:
     """
     known = [one for one in read_results(folder) if one[:2] != line[:2]]
     if line.row == base:
-        known = [one._replace(p=NOTHING) if one.seed == line.seed else one for one in known]
+        known = [without_p(one) if one.seed == line.seed else one for one in known]
     answers = read_answers(folder).values()
     _write(folder, [*known, line, *(x for x in answers if line.config_digest not in x.configs)])
+
+
+def without_p(line: Line) -> Line:
+    """The line without a comparison with the base row."""
+    return line._replace(p=NOTHING, against="")
 
 
 def _read(folder: Path) -> list[Line | Answer]:
@@ -184,7 +191,7 @@ def finished(lines: Sequence[Line], jobs: Sequence[Job]) -> dict[tuple[str, int]
     """The recorded lines of these jobs, by row and seed.
 
     Raises:
-      RunError: a line was recorded with another config than its row has now.
+      RunError: a line was recorded with another config than its row has now, or scored otherwise.
     """
     found = {(line.row, line.seed): line for line in lines}
     for job in jobs:
@@ -198,6 +205,11 @@ def finished(lines: Sequence[Line], jobs: Sequence[Job]) -> dict[tuple[str, int]
                 f"{job.label} was recorded with another config (digest {line.config_digest}) than "
                 f"the experiment has now. {hint}Remove that line of results.jsonl to run it again, "
                 "or give another folder with --out."
+            )
+        if line and line.scored not in ("", job.scored):
+            raise RunError(
+                f"{job.label} was scored on {line.scored}, and now {job.scored} is asked for. "
+                "Remove that line of results.jsonl, or give another folder with --out."
             )
     wanted = {(job.row, job.seed) for job in jobs}
     return {key: line for key, line in found.items() if key in wanted}

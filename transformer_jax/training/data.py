@@ -168,7 +168,8 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
     vocabulary.check_codes(config.data.codes)
     if config.train.objective == BACK_TRANSLATION:
         check_two_codes(vocabulary.codes)
-    line_checks.warn_of_texts(Joined([pairs, valid_pairs]), config)
+    of_test = _test_pairs(config, corpus)
+    line_checks.warn_of_texts(Joined([pairs, valid_pairs, *of_test]), config)
     text_checks.warn_of_equal_targets(corpus, config.train.objective == BACK_TRANSLATION)
     if config.decode.to is not None:
         vocabulary.check_codes([code(config.decode.to)])
@@ -203,6 +204,14 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
     )
 
 
+def _test_pairs(config: Config, corpus: Corpus) -> list[Sequence[Pair]]:
+    """The test split; none if it cannot be read, as `warn_of_splits` has said."""
+    if config.data.test and processes.is_first():  # another process may lack the test text
+        with contextlib.suppress(DataError):
+            return [corpus.split("test")]
+    return []
+
+
 def _check_encoded(
     config: Config,
     vocabulary: Vocabulary,
@@ -214,13 +223,10 @@ def _check_encoded(
     if config.model.parallel == "ctc":
         text_checks.check_states(train, valid, STATES)
     text_checks.warn_of_known_pairs(train, valid, vocabulary, "validation")
-    # Features take long to read. Another process may lack the test text, so one alone looks.
-    if config.data.test and not config.model.features and processes.is_first():
-        with contextlib.suppress(DataError):  # `warn_of_splits` has named it
-            pairs, of_test = corpus.split("test"), corpus.fingerprint("test")
-            sources = config.model.sources
-            test = encode_corpus(pairs, vocabulary, None, of_test, sources=sources)
-            text_checks.warn_of_known_pairs(train, test, vocabulary, "test")
+    for pairs in () if config.model.features else _test_pairs(config, corpus):  # they take long
+        of_test, sources = corpus.fingerprint("test"), config.model.sources
+        test = encode_corpus(pairs, vocabulary, None, of_test, sources=sources)
+        text_checks.warn_of_known_pairs(train, test, vocabulary, "test")
 
 
 def _masks(config: Config) -> Masks | None:

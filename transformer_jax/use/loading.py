@@ -267,7 +267,7 @@ def pairs_of_split(config: Config, split: str, run: RunFolder) -> Sequence[Pair]
     if codes := [code(one.tag) for one in texts if one.tag]:
         load_vocabulary(run.vocabulary_file).check_codes(codes)
     corpus = open_corpus(data)
-    if split in TRAINED_ON and not run.made and (data.train, data.valid) == (own.train, own.valid):
+    if split in TRAINED_ON and (data.train, data.valid) == (own.train, own.valid):
         _warn_of_other_text(corpus, split, run)
     return corpus.split(split)
 

@@ -54,7 +54,7 @@ def with_origin(config: Config, run: RunFolder) -> Config:
         if config.train.elastic_weight and its.made is not None:
             raise ConfigError(
                 f"train.elastic_weight measures what mattered on the text of {given}, which was "
-                f"{its.made} and has no record of its text. Start from a run that was trained."
+                f"{its.made}. Start from a run that was trained in its folder."
             )
     if teacher is not None:
         taught = RunFolder(teacher, TEACHER).read_config()

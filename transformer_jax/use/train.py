@@ -77,17 +77,18 @@ def train(config: Config, workdir: str, dry_run: bool = False, force: bool = Fal
     check(config)
     _check_agreement(config, workdir)
     _check_rate(config.train)
-    keep_compiled_programs()
     mesh = make_mesh(config.mesh)
     run = RunFolder(workdir)
     config = with_origin(with_absolute_paths(config), run)
     if not force:
         check_sizes(config, mesh, nominal_shape(config))
     if dry_run:
+        keep_compiled_programs()
         _dry_run(run, config, mesh, force)
         return
     try:
         processes.first_does(lambda: _check_folder(run, config))
+        keep_compiled_programs()  # perhaps in a folder below the run's
         _train_in(run, config, mesh, force)
     finally:
         for one, _ in _runs(run, config):
