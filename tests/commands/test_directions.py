@@ -56,6 +56,15 @@ def test_a_line_without_a_target_language_is_refused_and_so_is_an_unknown_one(ru
     assert "--to and --config.decode.to say two things" in capsys.readouterr().err
 
 
+def test_lines_that_begin_with_a_language_are_not_called_wrong(run, tmp_path, caplog):
+    lines = [f">>de<< {line}" for line in runs.read_lines(runs.tiny_corpus() / "test.en")]
+    ref = runs.tiny_corpus() / "test.de"
+    files = f"--src={runs.write_lines(tmp_path / 'a', lines)}", f"--ref={ref}"
+    flags = f"--workdir={run}", "--beam_size=1", "--config.decode.max_length=4"
+    assert runs.command("evaluate", *flags, *files) == 0
+    assert "have a code of their own" not in caplog.text
+
+
 def test_a_split_in_a_language_that_the_run_does_not_know_and_one_that_goes_on(run, capsys):
     assert runs.command("evaluate", f"--workdir={run}", "--from=en", "--to=fr") == 2
     assert "test:en-fr: the run translates into de, en" in capsys.readouterr().err

@@ -112,10 +112,12 @@ def test_the_second_sentence_counts_and_may_be_missing(two):
 
 @pytest.mark.parametrize("line", ["a dog", "a\tb\tc"])
 def test_another_number_of_sentences_is_one_line(two, tmp_path, capsys, line):
-    src, ref = runs.write_lines(tmp_path / "src", [line]), runs.write_lines(tmp_path / "ref", ["x"])
-    assert runs.command("score", f"--workdir={two}", f"--src={src}", f"--tgt={ref}") == 2
-    error = capsys.readouterr().err
-    assert "model.sources=2" in error and "Traceback" not in error
+    lines, refs = ["a\tb", line], ["x", "y"]
+    src, ref = (runs.write_lines(tmp_path / name, own) for name, own in (("s", lines), ("r", refs)))
+    for command, flag in (("score", "--tgt"), ("evaluate", "--ref")):
+        assert runs.command(command, f"--workdir={two}", f"--src={src}", f"{flag}={ref}") == 2
+        error = capsys.readouterr().err
+        assert "model.sources=2" in error and "Traceback" not in error
 
 
 def test_the_server_answers_lines_with_a_tab(two, monkeypatch):

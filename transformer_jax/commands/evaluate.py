@@ -138,7 +138,9 @@ def evaluate(
 
 
 def _look_at_lines(texts: Sequence[_Text], config: Config) -> None:
-    for pairs in (pairs for text in texts for pairs in text.with_references):
+    """Logs what may be wrong with the lines. Those of a file may begin with codes of languages."""
+    looked_at = [text for text in texts if text.split is not None or not config.data.codes]
+    for pairs in (pairs for text in looked_at for pairs in text.with_references):
         warn_of_texts(pairs, config)
 
 

@@ -224,9 +224,10 @@ def _check_encoded(
         text_checks.check_states(train, valid, STATES)
     text_checks.warn_of_known_pairs(train, valid, vocabulary, "validation")
     for pairs in () if config.model.features else _test_pairs(config, corpus):  # they take long
-        of_test, sources = corpus.fingerprint("test"), config.model.sources
-        test = encode_corpus(pairs, vocabulary, None, of_test, sources=sources)
-        text_checks.warn_of_known_pairs(train, test, vocabulary, "test")
+        with contextlib.suppress(DataError):
+            of_test, sources = corpus.fingerprint("test"), config.model.sources
+            test = encode_corpus(pairs, vocabulary, None, of_test, sources=sources)
+            text_checks.warn_of_known_pairs(train, test, vocabulary, "test")
 
 
 def _masks(config: Config) -> Masks | None:

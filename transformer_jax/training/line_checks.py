@@ -92,6 +92,7 @@ class _Lines(NamedTuple):
         rows = []
         for src, tgt in (pair for first in firsts for pair in text[first : first + size]):
             own = src.split(TAB) if data.context or sources > 1 else [src]
+            own += [""] * (sources - len(own))  # what reads such a line refuses it
             rows.append([side.strip() for side in (*own[:sources], tgt)])
         sides = [np.array(side, object) for side in zip(*rows, strict=True)]
         places = text.indices[firsts] if isinstance(text, Selected) else firsts
