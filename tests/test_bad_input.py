@@ -503,7 +503,7 @@ FILES: dict[tuple[str, str], list[tuple]] = {
     ],
     ("run/corpus.sha256", "RESUME"): [
         ("", "{file} is empty: put that run's file back"),
-        (b"\xff\xfe", "{file} cannot be read"),
+        (b"\xff\xfe", "{file}, line 1: not UTF-8"),
     ],
     ("run/metrics.jsonl", "plot RUN --output={tmp}/x.png"): [
         (WORDS_AS_METRICS, '{file}:1 is not metrics (an object with "step", "kind" and numbers)'),
@@ -532,7 +532,7 @@ FILES: dict[tuple[str, str], list[tuple]] = {
         (b"\xff", "40 is damaged: metrics/metrics does not have the SHA-256 sum that was written"),
     ],
     ("run/corpus.sha256", "evaluate RUN --split=valid"): [
-        (b"\x80\x04\xff", "{file} cannot be read")
+        (b"\x80\x04\xff", "{file}, line 1: not UTF-8")
     ],
     ("run/evaluations", "evaluate RUN"): [("a file", "Cannot write into {file}")],
     ("run/averages", "average RUN --last=2"): [

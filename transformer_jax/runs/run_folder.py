@@ -20,6 +20,7 @@ from transformer_jax.files import (
     is_stream,
     is_temporary,
     leads_nowhere,
+    read_utf8,
     write_atomically,
 )
 from transformer_jax.runs.run_sums import check_sums, identity_of, write_sums
@@ -174,12 +175,10 @@ class RunFolder:
         Of a run that was not trained here: those of the run that it was made of.
 
         Raises:
-          RunError: they cannot be read, or are lost.
+          DataError: they cannot be read.
+          RunError: they are lost.
         """
-        try:
-            known = self.corpus_file.read_text() if self.corpus_file.exists() else None
-        except (OSError, UnicodeDecodeError) as error:
-            raise RunError(f"{self.corpus_file} cannot be read: {error}") from None
+        known = read_utf8(self.corpus_file) if self.corpus_file.exists() else None
         self._check_not_lost(self.corpus_file)
         if known is not None and not known.strip():
             raise RunError(f"{self.corpus_file} is empty: put that run's file back.")
