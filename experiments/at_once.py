@@ -32,7 +32,7 @@ from typing import Any
 from experiments.distillation import KEYS, VOCABULARY, write_text
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
 from experiments.judging import Column, at, gaps, judged, means
-from experiments.own_text import test_captions
+from experiments.own_text import captions_of_test
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
@@ -97,7 +97,7 @@ def measured(job: Job) -> Evidence:
     """What every way to write of a run gives."""
     from transformer_jax.api import load
 
-    sources, references = test_captions(job)
+    sources, references = captions_of_test(job)
     found: Evidence = {}
     for way, changes in WAYS[kind_of(job.row)].items():
         run = load(job.folder, **changes)

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
 from experiments.judging import Column, at, gaps, judged, means
-from experiments.own_text import test_captions, write_captions, write_split
+from experiments.own_text import captions_of_test, write_captions, write_split
 from experiments.short_demo import updates
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
@@ -91,7 +91,7 @@ def searched(job: Job) -> Evidence:
     """BLEU by both searches, and how many sentences greedy search translates in a second."""
     from transformer_jax.api import load
 
-    sources, references = test_captions(job)
+    sources, references = captions_of_test(job)
     found: Evidence = {BEAM: load(job.folder, beam_size=4).evaluate(sources, references).bleu}
     greedy = load(job.folder, beam_size=1)
     found[GREEDY] = greedy.evaluate(sources, references).bleu

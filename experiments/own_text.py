@@ -49,7 +49,7 @@ def write_captions(folder: Path) -> None:
         write_split(folder, stem, sides)
 
 
-def test_captions(job: Job) -> tuple[list[str], list[str]]:
+def captions_of_test(job: Job) -> tuple[list[str], list[str]]:
     """The lines of test2016 in English and German, from where the run's text is."""
     folder = job.config().data.path or ""
     english, german = (list(TextLines(Path(folder, f"test2016.{x}"))) for x in ("en", "de"))

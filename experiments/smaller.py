@@ -24,14 +24,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.distillation import LARGE, SMALL, SMALLER, TEXT, write_text
+from experiments.distillation import LARGE, SMALL, SMALLER, write_text
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
 from experiments.judging import judged, mean_text
+from experiments.own_text import captions_of_test
 from experiments.short_demo import updates
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
-from transformer_jax.text.lines import TextLines
 
 STUDENT = "translations"  # the name that experiments.distillation has for it
 ROWS: dict[str, Overrides] = {LARGE: {}, STUDENT: {**SMALLER, "data.train": ("translated",)}}
@@ -53,11 +53,11 @@ def megabytes(folder: Path) -> float:
     return sum(file.stat().st_size for file in files if file.is_file()) / 1e6
 
 
-def searched(ways: Mapping[str, tuple[Path, Mapping[str, Any]]]) -> Evidence:
+def searched(job: Job, ways: Mapping[str, tuple[Path, Mapping[str, Any]]]) -> Evidence:
     """BLEU, size and speed of greedy search of runs with keys of search, timed by turns."""
     from transformer_jax.api import load
 
-    sources, references = (list(TextLines(TEXT / f"test2016.{x}")) for x in ("en", "de"))
+    sources, references = captions_of_test(job)
     runs = {way: load(folder, beam_size=1, **own) for way, (folder, own) in ways.items()}
     found: Evidence = {
         way: {BLEU: run.evaluate(sources, references).bleu, SIZE: megabytes(ways[way][0])}
@@ -93,6 +93,7 @@ def measured(job: Job) -> Evidence:
             train(job.config_file, folders[folder], {**own, **FURTHER})
         quantize(str(folders["further_cut"]), str(folders["both"]))
         return searched(
+            job,
             {
                 TRAINED: (job.folder, {}),
                 NARROW: (job.folder, {"weights": "bfloat16"}),
@@ -100,7 +101,7 @@ def measured(job: Job) -> Evidence:
                 FURTHER_ALONE: (folders["further"], {}),
                 PRUNED: (folders["further_cut"], {}),
                 BOTH: (folders["both"], {}),
-            }
+            },
         )
 
 

@@ -12,12 +12,7 @@ import pytest
 from tests import tiny_runs as runs
 from transformer_jax import __version__
 from transformer_jax.commands.average import average
-from transformer_jax.commands.evaluate import (
-    _latency,
-    _parts_of,
-    _Text,
-    _text_of_files,
-)
+from transformer_jax.commands.evaluate import _latency, _parts_of, _Text, _text_of_files
 from transformer_jax.commands.evaluate import evaluate as evaluate_command
 from transformer_jax.decoding.lines import LineTranslator
 from transformer_jax.errors import ConfigError, DataError

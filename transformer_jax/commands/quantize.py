@@ -36,8 +36,8 @@ def quantize(workdir: str, output: str, *, checkpoint: str = "latest") -> None:
     if not all(np.isfinite(x).all() for x in jax.tree.leaves(params)):
         raise RunError(f"{workdir} has weights that are no numbers: its training diverged.")
     small, scales = in_int8(loaded.model, params)
-    how = IMPORTED if RunFolder(workdir).is_imported else QUANTIZED
     own = RunFolder(workdir)
+    how = IMPORTED if own.is_imported else QUANTIZED
     texts = own.fingerprints()[:2]
     write_run(run, own.read_config(), loaded.vocabulary, small, how, scales, texts)
     before, after = (

@@ -178,12 +178,14 @@ class RunFolder:
           DataError: they cannot be read.
           RunError: they are lost.
         """
-        known = read_utf8(self.corpus_file) if self.corpus_file.exists() else None
-        self._check_not_lost(self.corpus_file)
-        if known is not None and not known.strip():
+        if not self.corpus_file.exists():
+            self._check_not_lost(self.corpus_file)
+            return ()
+        known = read_utf8(self.corpus_file)
+        if not known.strip():
             raise RunError(f"{self.corpus_file} is empty: put that run's file back.")
-        first, _, rest = (known or "").partition("\n")
-        return tuple((rest if first.strip() in MADE else known or "").split())
+        first, _, rest = known.partition("\n")
+        return tuple((rest if first.strip() in MADE else known).split())
 
     @property
     def is_imported(self) -> bool:

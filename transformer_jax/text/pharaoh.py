@@ -14,7 +14,8 @@ from transformer_jax.text.lines import TextLines
 from transformer_jax.text.words import words_of
 
 log = logging.getLogger(__name__)
-MANY_PAIRS = 100  # with links; in so many some link names a first word
+# Among so many pairs with links, one pair links a first word if words are counted from 0.
+MANY_PAIRS = 100
 LINK = re.compile(r"(\d{1,6})-(\d{1,6})", re.ASCII)
 
 

@@ -182,7 +182,7 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
         )
         train = dataclasses.replace(train, links=links)
     valid = _encode(config, valid_pairs, vocabulary, of_valid)
-    _check_encoded(config, vocabulary, corpus, train, valid)
+    _check_encoded(config, vocabulary, corpus, train, valid, of_test)
     weights = pairs.pair_weights() if isinstance(pairs, Mixed) else None
     if segmentations is not None and weights is not None:
         weights = np.tile(weights, segmentations.number)
@@ -218,15 +218,16 @@ def _check_encoded(
     corpus: Corpus,
     train: EncodedPairs,
     valid: EncodedPairs,
+    of_test: list[Sequence[Pair]],
 ) -> None:
     """Warns of text that may be a mistake. Raises DataError if CTC can write none of a split."""
     if config.model.parallel == "ctc":
         text_checks.check_states(train, valid, STATES)
     text_checks.warn_of_known_pairs(train, valid, vocabulary, "validation")
-    for pairs in () if config.model.features else _test_pairs(config, corpus):  # they take long
+    for pairs in () if config.model.features else of_test:  # features take long to read
         with contextlib.suppress(DataError):
-            of_test, sources = corpus.fingerprint("test"), config.model.sources
-            test = encode_corpus(pairs, vocabulary, None, of_test, sources=sources)
+            fingerprint, sources = corpus.fingerprint("test"), config.model.sources
+            test = encode_corpus(pairs, vocabulary, None, fingerprint, sources=sources)
             text_checks.warn_of_known_pairs(train, test, vocabulary, "test")
 
 
