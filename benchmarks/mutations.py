@@ -12,6 +12,7 @@ import ast
 import csv
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -89,8 +90,11 @@ def mutations(file: Path) -> Iterator[Mutation]:
             yield from changed(node.lineno, node.col_offset, end, old, str(new))
 
 
-def outcome(tree: Path, mutation: Mutation) -> str:
-    """The first of "own folder", "quick" and "slow" tests that fail; "lives" if all pass."""
+def outcome(tree: Path, mutation: Mutation) -> tuple[str, str]:
+    """The first of "own folder", "quick" and "slow" tests that fail, and the test that failed.
+
+    ("lives", "") if all pass: some mutation has to live, or the tree's own tests may fail.
+    """
     file = tree / mutation.file
     original = file.read_text(encoding="utf-8")
     lines = original.split("\n")
@@ -104,14 +108,16 @@ def outcome(tree: Path, mutation: Mutation) -> str:
     try:
         for name, marker, folder in runs:
             pytest = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "2", "-m", marker, folder]
-            options = {"cwd": tree, "env": env, "capture_output": True, "timeout": SECONDS}
+            options = {"cwd": tree, "env": env, "stdout": subprocess.PIPE, "timeout": SECONDS}
             try:
-                subprocess.run(pytest, check=True, **options)
-            except subprocess.SubprocessError:
-                return name
+                subprocess.run(pytest, check=True, text=True, **options)
+            except subprocess.TimeoutExpired:
+                return name, "timeout"
+            except subprocess.CalledProcessError as failed:
+                return name, "; ".join(re.findall(r"^(?:FAILED|ERROR) (\S+)", failed.stdout, re.M))
     finally:
         file.write_text(original, encoding="utf-8")
-    return "lives"
+    return "lives", ""
 
 
 def main() -> None:
@@ -129,13 +135,14 @@ def main() -> None:
     ):
         writer = csv.writer(file)
         if not rows:
-            writer.writerow([*Mutation._fields, "found", "seconds"])
+            writer.writerow([*Mutation._fields, "found", "by", "seconds"])
         tree = Path(temporary, "tree")
         subprocess.run(["git", "clone", "-q", str(ROOT), str(tree)], check=True)
         for mutation in drawn[len(found) :]:
             start = time.monotonic()
-            found.append(outcome(tree, mutation))
-            writer.writerow([*mutation, found[-1], time.monotonic() - start])
+            name, failed = outcome(tree, mutation)
+            found.append(name)
+            writer.writerow([*mutation, name, failed, time.monotonic() - start])
             print(mutation.file, mutation.line, found[-1], flush=True)
     counts = Counter(found)
     quick = counts["own folder"] + counts["quick"]
