@@ -3,10 +3,10 @@
     python -m benchmarks.mutations --number=80 --seed=0 --out=mutations.csv
 
 It changes one operator or constant of the package at a time, drawn at random, in a copy of the
-committed tree, and runs the tests: first the quick ones of files that name the module, then all
-quick ones, then the slow ones, until one fails. A line of the file is one mutation; it continues
+committed tree, and runs the quick tests, those of files that name the module first, until one
+fails. Mutations that live then meet the slow tests. Each time is a line of the file; it continues
 where it stopped. A mutation that lives is a line without a test, or changes nothing (a limit, a
-message, a speed).
+message, a speed). If none lives, look whether the tests pass without one.
 """
 
 import ast
@@ -21,13 +21,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from transformer_jax.use.command_line import Flag, exit_status, parse_experiment
 
 ROOT = Path(__file__).parent.parent
 NO_TESTS = 5  # pytest's status
-SECONDS = 3_600.0  # for one run of tests; a mutation that makes them hang is found
+QUICK, SLOW, OPEN, LIVES = "quick", "slow", "not by quick ones", "lives"
+SECONDS = 1_800.0  # for one run of tests; a mutation that makes them hang is found
 FLAGS = (
     Flag("number", int, "N", "mutations", default=80),
     Flag("seed", int, "N", "of the draw", default=0),
@@ -92,10 +93,10 @@ def mutations(file: Path) -> Iterator[Mutation]:
             yield from changed(node.lineno, node.col_offset, end, old, str(new))
 
 
-def outcome(tree: Path, mutation: Mutation) -> tuple[str, str]:
-    """The first of "near", "quick" and "slow" tests that fail, and the test that failed.
+def first_failing(tree: Path, mutation: Mutation, marker: str) -> str | None:
+    """The test that finds a mutation, of those with a pytest marker; None: all pass.
 
-    ("lives", "") if all pass: some mutation has to live, or the tree's own tests may fail.
+    The tests of files that name the module come first.
     """
     file = tree / mutation.file
     original = file.read_text(encoding="utf-8")
@@ -107,21 +108,25 @@ def outcome(tree: Path, mutation: Mutation) -> tuple[str, str]:
     tests = sorted((tree / "tests").rglob("test_*.py"))
     near = [str(path) for path in tests if module in path.read_text(encoding="utf-8")]
     env = {**os.environ, "PYTHONPATH": str(tree)}  # for processes that tests start
-    runs = [("near", "not slow", near)] if near else []
-    runs += [("quick", "not slow", ["tests"]), ("slow", "slow", ["tests"])]
+    options: Any = {"cwd": tree, "env": env, "stdout": subprocess.PIPE, "timeout": SECONDS}
     try:
-        for name, marker, chosen in runs:
+        for chosen in ([near] if near else []) + [["tests"]]:
             pytest = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "2", "-m", marker, *chosen]
-            options = {"cwd": tree, "env": env, "stdout": subprocess.PIPE, "timeout": SECONDS}
-            try:
-                done = subprocess.run(pytest, text=True, **options)
-            except subprocess.TimeoutExpired:
-                return name, "timeout"
+            done = subprocess.run(pytest, text=True, **options)
             if done.returncode not in (0, NO_TESTS):
-                return name, "; ".join(re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.M))
+                return "; ".join(re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.M))
+    except subprocess.TimeoutExpired:
+        return "they hang"
     finally:
         file.write_text(original, encoding="utf-8")
-    return "lives", ""
+    return None
+
+
+def read_found(out: Path) -> dict[Mutation, str]:
+    """What is known of mutations; a later line of the file counts."""
+    rows = list(csv.reader(out.read_text(encoding="utf-8").splitlines())) if out.exists() else []
+    width = len(Mutation._fields)
+    return {Mutation(row[0], int(row[1]), *row[2:width]): row[width] for row in rows[1:]}
 
 
 def main() -> None:
@@ -131,26 +136,30 @@ def main() -> None:
     files = sorted((ROOT / "transformer_jax").rglob("*.py"))
     every = [mutation for file in files for mutation in mutations(file)]
     drawn = random.Random(values["seed"]).sample(every, values["number"])
-    rows = list(csv.reader(out.read_text(encoding="utf-8").splitlines())) if out.exists() else []
-    found = [row[len(Mutation._fields)] for row in rows[1:]]
+    found = read_found(out)
     with (
         tempfile.TemporaryDirectory() as temporary,
         out.open("a", encoding="utf-8", newline="", buffering=1) as file,
     ):
         writer = csv.writer(file)
-        if not rows:
+        if not found:
             writer.writerow([*Mutation._fields, "found", "by", "seconds"])
         tree = Path(temporary, "tree")
         subprocess.run(["git", "clone", "-q", str(ROOT), str(tree)], check=True)
-        for mutation in drawn[len(found) :]:
-            start = time.monotonic()
-            name, failed = outcome(tree, mutation)
-            found.append(name)
-            writer.writerow([*mutation, name, failed, time.monotonic() - start])
-            print(mutation.file, mutation.line, found[-1], flush=True)
-    counts = Counter(found)
-    quick = counts["near"] + counts["quick"]
-    print(f"of {len(found)}: make test finds {quick}, make test-all {quick + counts['slow']}")
+        for name, marker, before in ((QUICK, "not slow", None), (SLOW, "slow", OPEN)):
+            for mutation in drawn:
+                if found.get(mutation) != before:
+                    continue
+                start = time.monotonic()
+                failing = first_failing(tree, mutation, marker)
+                lives = OPEN if name == QUICK else LIVES
+                found[mutation] = lives if failing is None else name
+                seconds = round(time.monotonic() - start)
+                writer.writerow([*mutation, found[mutation], failing, seconds])
+                print(mutation.file, mutation.line, found[mutation], failing, flush=True)
+    counts = Counter(found.values())
+    both = counts[QUICK] + counts[SLOW]
+    print(f"of {len(found)}: make test finds {counts[QUICK]}, make test-all {both}")
 
 
 if __name__ == "__main__":
