@@ -354,6 +354,7 @@ def test_updates_fit_into_the_time_with_their_checks():
     assert timing.updates(2, 10) == 470  # rounded down
     assert timing.updates(0.1, 10) == 20
     assert timing.updates(0.001, 10) == 1
+    assert timing.seconds(470, 10) == pytest.approx(470 * 0.25 + 1)
 
 
 def test_rows_of_one_table_get_one_time(tmp_path):
