@@ -7,9 +7,9 @@ Expected: no recorded result. If the validation loss rises again, use more dropo
 Data: FOLDER holds train.SRC and train.TGT, valid.* and test.*, plain or .gz; SRC and TGT are any
     two suffixes. Without valid.*, 5 % of the training pairs, at most 2,000, are cut off for it.
     --config.data.train=A,B joins A.* and B.*.
-Device: a GPU: add --config.model.dtype=bfloat16 --config.model.residual_dtype=bfloat16, which fused
-    attention needs. On two CPU cores, a step takes seconds; there add --config.train.loss_block=512
-    --config.decode.tokens_per_batch=2048, which fit its cache.
+Device: a GPU: add --config.model.dtype=bfloat16, which fused attention needs, and
+    --config.model.residual_dtype=bfloat16. On two CPU cores, a step takes seconds; there add
+    --config.train.loss_block=512 --config.decode.tokens_per_batch=2048, which fit its cache.
 Command: python -m transformer_jax train --config=configs/text.py --workdir=runs/mine \
     --config.data.path=FOLDER --config.data.src=SRC --config.data.tgt=TGT
 """

@@ -63,7 +63,7 @@ def collect_rarely() -> None:
     """Lets Python search for cycles of garbage less often, until `collect_as_usual`.
 
     Imports and tracing make many objects and little garbage, so that the search takes 0.3 of the
-    4.3 s of a start with cached programs (docs/speed.md).
+    4.3 s of a start with cached programs.
     """
     gc.set_threshold(*RARE)
 
