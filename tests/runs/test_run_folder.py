@@ -12,7 +12,7 @@ from transformer_jax.config.changes import with_values
 from transformer_jax.config.schema import Config
 from transformer_jax.errors import RunError
 from transformer_jax.runs import run_folder
-from transformer_jax.runs.run_folder import LOCK, RunFolder
+from transformer_jax.runs.run_folder import LOCK, NO_TEACHER, RunFolder
 
 CONFIG = with_values(Config(), {"data.path": "corpus", "seed": 3})
 
@@ -44,6 +44,13 @@ def test_a_claimed_folder_gives_its_config_back(tmp_path):
     run.check_corpus("abc", "def")
     with pytest.raises(RunError, match=f"other validation text.*--init_from={tmp_path}"):
         run.check_corpus("abc", "deg")
+    run.check_corpus("abc", "def", NO_TEACHER)  # an older run has recorded no teacher
+    with pytest.raises(RunError, match="train.teacher was added"):
+        run.check_corpus("abc", "def", "123")
+    run.claim(CONFIG, "abc", "def", "123")
+    run.check_corpus("abc", "def", "123")
+    with pytest.raises(RunError, match="another teacher"):
+        run.check_corpus("abc", "def", NO_TEACHER)
     run.corpus_file.unlink()
     run.check_corpus("abc")
     (run.checkpoints / "4").mkdir(parents=True)

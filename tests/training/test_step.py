@@ -364,6 +364,21 @@ def test_an_update_rounds_its_logits_if_it_is_asked_to():
     assert nats[1] == pytest.approx(nats[0], rel=1e-3) and nats[1] != nats[0]
 
 
+@pytest.mark.parametrize(
+    ("objective", "want"), [("risk", (3, 1.0)), ("back_translation", (1, 0.0)), (None, None)]
+)
+def test_an_objective_says_how_many_translations_are_drawn_and_whether_greedily(
+    objective, want, monkeypatch
+):
+    asked = []
+    drawing = "transformer_jax.training.step.draw_translations"
+    monkeypatch.setattr(drawing, lambda *given: asked.append(given[-2:]))
+    state = bigram_step()[1]
+    train = dataclasses.replace(TRAIN, objective=objective, objective_weight=1.0, candidates=3)
+    make_train_step(Bigrams(), make_optimizer(TRAIN, 8), train)(state, bigram_batch(0))
+    assert asked == [want] * (want is not None)
+
+
 def test_the_first_state_follows_from_the_seed_alone():
     config = Config(model=ModelConfig(**{**SIZES, "num_layers": 1}))
     model = make_model(config.model, VOCABULARY)
