@@ -194,6 +194,7 @@ def test_flags_that_cannot_be_are_one_line(call):
         (["--list", "--report"], "--list and --report do not go together"),
         (["--packed=x", "--pack=y"], "--packed and --pack do not go together"),
         (["--slurm=gpus=1"], "--slurm=gpus=1 goes with --launcher=slurm"),
+        (["--launcher=slurm", "--jobs=2"], "--jobs=2: SLURM gets every run at once"),
         *((["--minutes", text], "must be a number above 0") for text in ("0", "-1", "nan", "inf")),
         (["--jobs=1000"], "--jobs=1000"),
         ([f"--out={__file__}/results"], "--out: cannot write into .* is a file. Name another."),

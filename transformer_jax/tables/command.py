@@ -163,6 +163,8 @@ def _check_flags(values: dict[str, Any]) -> None:
     check_minutes("--minutes", values["minutes"])
     if values["slurm"] is not None and values["launcher"] != "slurm":
         raise ConfigError(f"--slurm={values['slurm']} goes with --launcher=slurm.")
+    if values["jobs"] != 1 and values["launcher"] == "slurm":
+        raise ConfigError(f"--jobs={values['jobs']}: SLURM gets every run at once. Leave it out.")
     if values["out"] is None and values["overrides"]:
         raise ConfigError(
             "--config.KEY=VALUE makes another table: give its folder with --out=FOLDER."
