@@ -216,8 +216,10 @@ def by_length(found: Any, out: Path) -> list[Part]:
     """An evaluation's scores by the length of the sources, whose numbers it records in `out`."""
     hypotheses = found.hypotheses.read_text(encoding="utf-8").split("\n")[:-1]
     sources, references = zip(*found.pairs, strict=True)
-    buckets = bleu_by_length(sources, hypotheses, references)
     scores = found.scores
+    if scores.wer is not None:
+        return [Text("Sources are recordings or pictures, which have no words.")]
+    buckets = bleu_by_length(sources, hypotheses, references, scores.bleu_signature)
     record = {"evaluation": found.hypotheses.stem, "direction": scores.direction}
     record |= {"bleu": scores.bleu, "signature": scores.bleu_signature}
     record |= {"resamples": RESAMPLES, "seed": SEED}

@@ -1,17 +1,20 @@
 """BLEU by the length of the source, with bootstrap intervals: a part of figures.py."""
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from transformer_jax.reporting.plots import BLUE, VERMILION, finish_axes, new_figure
+from transformer_jax.tables.statistics import tokens_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LAST_WORDS = (0, 5, 10, 15, 20, 30)  # most words of each bucket; one more bucket has longer sources
 RESAMPLES, SEED = 1_000, 0
+CODE = re.compile(r">>[^<>]+<<")  # of a language
 
 
 class Bucket(NamedTuple):
@@ -25,22 +28,28 @@ class Bucket(NamedTuple):
 
 
 def bleu_by_length(
-    sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
+    sources: Sequence[str],
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    signature: str = "",
 ) -> list[Bucket]:
-    """sacreBLEU (13a, cased) of each bucket that has sentences.
+    """sacreBLEU (cased, with the tokens that the signature names) of each bucket with sentences.
 
-    The interval has the middle 95 % of the BLEU of 1,000 resamples of the bucket's sentences.
+    Codes of languages, and what follows a sentence after a tab, do not count as words. The interval
+    has the middle 95 % of the BLEU of 1,000 resamples of the bucket's sentences.
     """
     from sacrebleu.metrics.bleu import BLEU
 
-    metric = BLEU(tokenize="13a", effective_order=True)  # counts n-grams of a sentence
+    metric = BLEU(
+        tokenize=tokens_of(signature), effective_order=True
+    )  # counts n-grams of a sentence
     rows = [
         [*found.counts, *found.totals, found.sys_len, found.ref_len]
         for found in map(metric.sentence_score, hypotheses, [[line] for line in references])
     ]
     counts_S = np.array(rows)
     draw = np.random.default_rng(SEED)
-    bucket_of = np.searchsorted(LAST_WORDS, [len(line.split()) for line in sources])
+    bucket_of = np.searchsorted(LAST_WORDS, [*map(_length, sources)])
     buckets = []
     for number in np.unique(bucket_of):
         own_S = counts_S[bucket_of == number]
@@ -60,6 +69,11 @@ def _bleu(counts: np.ndarray) -> float:
     *ngrams, length, of_references = counts.tolist()
     sizes = {"sys_len": length, "ref_len": of_references}
     return BLEU.compute_bleu(ngrams[:4], ngrams[4:], **sizes, smooth_method="exp").score
+
+
+def _length(line: str) -> int:
+    words = line.partition("\t")[0].split()
+    return sum(not CODE.fullmatch(word) for word in words)
 
 
 def _words(bucket: int) -> str:

@@ -11,10 +11,12 @@ It starts from a model that has learned for 1,000 updates to write each text giv
 given a word-by-word translation by a seed dictionary: the 0, 100 or 1,000 commonest links of words
 that the HMM aligner finds in the pairs (a dictionary is parallel knowledge, so its size is in the
 row's name). Words that are not in it stay as they are. One start serves all seeds. Each row has its
-control, which must fail: the same start goes on with what it has learned so far, as many updates
-and target subwords, without translations (its noise is drawn once, of words). "pairs" is the same
-model trained on the 14,500 English captions with their French, as many updates altogether. No row
-is tuned. The last checkpoint counts, since choosing one takes pairs.
+control, which must fail: the same start goes on with what it has learned so far for as many
+updates, without translations (its noise is drawn once, of words). So it learns each target subword
+of a batch once, from its noisy copy, where the row learns it from its translation too, with twice
+the FLOPs. "pairs" is the same model trained on the 14,500 English captions with their French, as
+many updates altogether. No row is tuned. The last checkpoint counts, since choosing one takes
+pairs.
 
 BLEU of test2016 into French (and into English) by a beam of 4, and the share of translations that
 are the source itself. Published for the same setting, greedy (Lample et al. 2018a): 32.8 into

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from experiments.judging import FAILS, HOLDS, judged
+from experiments.judging import FAILS, HOLDS, judged, mean_of
 from transformer_jax.errors import DataError
 from transformer_jax.files import make_folder
 from transformer_jax.reporting.page import Code, Heading, Part, Picture, Table, Text, write_report
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 RESULTS = Path("docs", "results")
 HEADS = Path("figures", "attention_cross_2.png")  # what experiments.figures drew of the demo
+MORE = 1.005  # times the FLOPs of the base row are more
 FLAGS = [
     Flag("results", str, "FOLDER", "the folder of recorded results", default=str(RESULTS)),
     Flag("out", str, "FOLDER", "where picture and table go", default=str(RESULTS / "overview")),
@@ -47,7 +48,8 @@ class Compared(NamedTuple):
     rows: Mapping[str, str]  # the label of each row's bar
 
 
-# Each experiment with all of its rows that change one part; †: more FLOPs than the base row.
+# Each experiment with all of its rows that change one part, and some that change several. Rows with
+# more FLOPs get a dagger (`Bar`); those of Muon, whose own products are not counted, have it here.
 CAPTIONS = (
     Compared(
         "fair_comparison/budget_1",
@@ -65,6 +67,7 @@ CAPTIONS = (
         {
             "rotary": "rotary positions",
             "relative": "relative positions",
+            "relative, keys only": "relative positions, keys only",
             "t5": "T5's position bias",
             "alibi": "ALiBi",
             "learned": "learned positions",
@@ -72,13 +75,25 @@ CAPTIONS = (
             "none": "no positions",
         },
     ),
-    Compared("several_sources/short", "French alone", {"serial": "a second source, serial †"}),
+    Compared(
+        "several_sources/short",
+        "French alone",
+        {
+            "serial": "second source, serial",
+            "parallel": "second source, parallel",
+            "flat": "second source, flat",
+            "hierarchical": "second source, hierarchical",
+            "end to end": "second source, end to end",
+        },
+    ),
     Compared(
         "small_corpus/small",
         "base",
         {
-            "R-Drop 5": "R-Drop, few pairs †",
+            "R-Drop 5": "R-Drop, few pairs",
             "dropout 0.3": "dropout 0.3, few pairs",
+            "dropout of attention weights 0.1": "dropout of weights, few pairs",
+            "dropout of hidden units 0.1": "dropout of units, few pairs",
             "2,000 subwords": "2,000 subwords, few pairs",
             "weight decay 0.01": "weight decay, few pairs",
             "BPE-dropout 0.1": "BPE-dropout, few pairs",
@@ -88,6 +103,8 @@ CAPTIONS = (
         "few_pairs/pairs_5000",
         "pre-norm, layer",
         {
+            "recurrent": "recurrent, few pairs",
+            "post-norm, layer": "post-norm, few pairs",
             "pre-norm, scale": "ScaleNorm, few pairs",
             "pre-norm, layer, fix_norm": "FixNorm, few pairs",
             "pre-norm, scale, fix_norm": "both norms, few pairs",
@@ -122,14 +139,27 @@ BUILT_IN = (
     Compared(
         "coverage/small",
         "no coverage",
-        {"memory coverage_gru": "gated coverage", "coverage loss": "coverage as a loss"},
+        {
+            "memory coverage": "coverage",
+            "memory coverage_gru": "gated coverage",
+            "memory coverage_embedding": "coverage embedding",
+            "coverage loss": "coverage as a loss",
+        },
     ),
     Compared(
         "monotonic/small",
         "softmax",
-        {"lookback": "monotonic, lookback", "monotonic": "monotonic, hard"},
+        {
+            "lookback": "monotonic, lookback",
+            "chunkwise": "monotonic, chunkwise",
+            "monotonic": "monotonic, hard",
+        },
     ),
-    Compared("one_stack/small", "two stacks", {"prefix": "one stack (prefix)"}),
+    Compared(
+        "one_stack/small",
+        "two stacks",
+        {"prefix": "one stack (prefix)", "causal": "one stack (causal)"},
+    ),
 )
 GROUPS = {
     "captions, models of 2 M parameters": CAPTIONS,
@@ -162,7 +192,9 @@ def bars_of(results: Path, group: Sequence[Compared]) -> list[Bar]:
             gaps = differences(lines, row, one.base, "bleu")
             if len(gaps) < 2:
                 raise DataError(f"{results / one.folder}: {row!r} and {one.base!r} lack two seeds.")
-            found.append(Bar(label, one.base, one.folder, gaps))
+            own, base = (mean_of(lines, name, "training_flops") or 0 for name in (row, one.base))
+            dagger = " †" if own > MORE * base else ""
+            found.append(Bar(label + dagger, one.base, one.folder, gaps))
     return sorted(found, key=lambda bar: -statistics.fmean(bar.gaps))
 
 
@@ -190,8 +222,8 @@ def overview(results: Path, out: Path) -> list[Part]:
 
     groups = {title: bars_of(results, group) for title, group in GROUPS.items()}
     make_folder("--out", out)
-    figure = new_figure(9.0, 8.4)
-    heads, parts = figure.subfigures(2, 1, height_ratios=(0.4, 0.6))
+    figure = new_figure(9.0, 9.6)
+    heads, parts = figure.subfigures(2, 1, height_ratios=(0.35, 0.65))
     top = heads.subplots()
     top.imshow(matplotlib.image.imread(results / HEADS))
     top.axis("off")

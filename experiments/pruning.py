@@ -8,10 +8,10 @@ The question: how many heads does a trained model need, and does the gradient of
 The row is a model of 2 + 2 layers with 8 heads of 16 in each of its 6 attentions, trained on the
 short demo's corpus. Then a quarter, a half and three quarters of the heads of each attention are
 closed, without further training: the least important by the mean |dL/dg| of 200 validation pairs
-(`transformer-jax prune`), as many at random (the mean of two draws), or the most important, which
-is the control that must fail. Greedy BLEU on 500 test pairs. A head's error is its alignment error
-rate against the gold links; its neighbour share is the largest mean weight at one distance, of at
-most 2.
+(`transformer-jax prune`, which takes 500, where training goes on), as many at random (the mean of
+two draws), or the most important, which is the control that must fail. Greedy BLEU on 500 test
+pairs. A head's error is its alignment error rate against the gold links; its neighbour share is the
+largest mean weight at one distance, of at most 2.
 
 The rules, written before the runs; all are about differences over seeds, by Student's t, p < 0.05.
 "Importance tells" holds for a share if BLEU is higher than with random heads, and does not if it is

@@ -70,8 +70,9 @@ ROWS: dict[str, Overrides] = {
 }
 OF_GPU = (BASE, PRE, MODERN, BIG, RECURRENT, CONVOLUTIONAL)
 OF_CORES = (PRE, BASE, ROTARY, MUON, MODERN, RECURRENT)  # the first is what others are compared to
-# Peak rates at d_model 256, chosen by experiments.rates; rows of the paper's sizes that are not
-# here have the paper's rate.
+# Peak rates at d_model 256, chosen by experiments.rates, but for the convolutional model: it has
+# that of fair_comparison (captions, d_model 128), and none was tried on this text. Rows of the
+# paper's sizes that are not here have the paper's rate.
 RATES: dict[str, float] = {MODERN: MODERN_RATE, RECURRENT: 0.003, CONVOLUTIONAL: 0.003}
 RATES_OF_CORES = {**RATES, BASE: 0.001, PRE: 0.003, ROTARY: 0.003, MUON: 0.009}
 LAST = 5  # checkpoints to average

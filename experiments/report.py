@@ -7,6 +7,7 @@ page is one file, which needs no network.
 """
 
 import logging
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -89,8 +90,10 @@ def report(
     sides = [(*pair[:2], one) for pair, one in zip(found.pairs, translations, strict=True)]
     asked = Asked(out, workdir, None, split, checkpoint, overrides)
     scores = found.scores
+    flags = [f"--workdir={workdir}", f"--split={split}", f"--checkpoint={checkpoint}"]
+    flags += [f"--config.{name}={value}" for name, value in overrides.items()]
     parts: list[Part] = [
-        Code(f"python -m experiments.report --workdir={workdir} --split={split}"),
+        Code(shlex.join(["python", "-m", "experiments.report", *flags])),
         Text(made_by()),
         Heading("Scores"),
         Table(

@@ -48,6 +48,7 @@ from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.files import read_json, write_atomically
 from transformer_jax.reporting.page import markdown_table
 from transformer_jax.reporting.provenance import processor, revision
+from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.tables.collect import counts
 from transformer_jax.tables.digests import digest_of
 from transformer_jax.tables.preview import CPU_RATE
@@ -72,6 +73,7 @@ FIXED = {
     "data.valid": (),
     "vocabulary.path": None,
     "train.init_from": None,
+    "train.teacher": None,
 }
 FLAGS = [
     Flag("record", str, "NAME", "the record to run beside the baseline", default=list(RECORDS)[-1]),
@@ -294,7 +296,7 @@ def scores_of(workdir: Path) -> dict[str, Any]:
     [path] = (workdir / "evaluations").glob("*.json")
     scores: dict[str, Any] = read_json(path)
     found = {name: scores[name] for name in ("src_sha256", "ref_sha256")}
-    found["train"] = (workdir / "corpus.sha256").read_text().strip()
+    found["train"] = RunFolder(workdir).fingerprints()[0]
     wrong = sorted(name for name, digest in TEXT.items() if found[name] != digest)
     if wrong:
         raise DataError(f"{workdir}: the text is not that of Multi30k ({', '.join(wrong)}).")

@@ -336,6 +336,7 @@ def test_a_model_without_such_attention_is_refused(monkeypatch):
         ("demo", {"model.head": 1}, "model.head"),
         ("demo", {"train.steps": "many"}, "train.steps='many' is of type str"),
         ("demo", {"--config.train.steps": 9}, "train.steps is named without dashes"),
+        (Config(), {"train.decay_steps": 9}, "train.decay_steps=9 changes nothing here"),
     ],
 )
 def test_what_is_no_config_and_no_override_is_one_line(config, overrides, words, tmp_path):

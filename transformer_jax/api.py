@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from transformer_jax.config.changes import with_values
+from transformer_jax.config.checks import check
 from transformer_jax.config.files import load_config
 from transformer_jax.config.schema import KEYS, Config, is_whole
 from transformer_jax.decoding.lines import END, LineTranslator, Translation
@@ -167,6 +168,7 @@ def train(
         raise ConfigError(f"{config!r:.60} is not a config: give a Config or a preset's name.")
     if whole is config and changes:
         whole = with_values(whole, changes)
+        check(whole, [*changes])  # each has an effect
     folder = os.path.expanduser(os.fspath(workdir))
     with root_logger_unchanged(), shown_log():
         train_run(whole, folder)

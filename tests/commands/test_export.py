@@ -140,8 +140,10 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 
 def test_a_search_that_only_we_have_is_not_called_the_same():
     assert command._search(DecodeConfig(), "stablehlo").startswith("the same search there: ")
-    for decode in (DecodeConfig(method="mbr"), DecodeConfig(groups=2)):
-        assert " are ours alone; the nearest search there: " in command._search(decode, "stablehlo")
+    for own in ({"method": "mbr"}, {"groups": 2}, {"coverage_penalty": 0.2}):
+        [(name, value)] = own.items()
+        nearest = f"decode.{name}={value!r}: ours alone; the nearest search there: "
+        assert command._search(DecodeConfig(**own), "stablehlo").startswith(nearest)
 
 
 # CTranslate2 -------------------------------------------------------------------------------------
@@ -361,6 +363,10 @@ def test_the_card_has_the_scores_of_its_checkpoint_alone(tmp_path):
         "older": {"checkpoint": "35", "name": "older", "bleu": 26.0, **search},
         "valid": {"checkpoint": "40", "name": "valid"},
     }
+    whole = records["test"]
+    records |= {"test.1": {**whole, "bleu": 1.0, "date": "2026-01-01"}, "test.mbr": whole}
+    whole["date"] = "2026-01-02"
+    records["test.mbr"] = {**whole, "bleu": 2.0, "date": "2026-01-03", "method": "mbr"}
     for name, record in records.items():
         (run.evaluations / f"{name}.json").write_text(json.dumps(record))
     facts = command._facts(run, DataConfig(train=("a", "b")), "40")
@@ -383,6 +389,12 @@ OTHER = "; it divides by length^alpha, ours by GNMT's penalty: at alpha 0 both a
             "ctranslate2",
             {"length_penalty": 0.0, "min_length": 2, "no_repeat": 3},
             "length_penalty=0, min_decoding_length=2, no_repeat_ngram_size=3)",
+        ),
+        (
+            "ctranslate2",
+            {"banned_subwords": ("<unk>",), "penalty": "power", "max_length": 20},
+            "max_input_length=0, max_decoding_length=69, suppress_sequences=[['<unk>']], "
+            "beam_size=3, length_penalty=0.6)",
         ),
         ("stablehlo", {}, "search.py of the folder, with 3 beams, no length penalty"),
         (

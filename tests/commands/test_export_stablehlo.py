@@ -22,7 +22,13 @@ pytestmark = pytest.mark.slow("compiles exported models")
 
 pytest.importorskip("flatbuffers")
 MODELS: dict[str, dict[str, Any]] = {
-    "relative": {"model.positions": "relative", "decode.banned_subwords": ("e",)},
+    "relative": {
+        "model.positions": "relative",
+        "decode.banned_subwords": ("e",),
+        "model.wait_k": 1,
+        "model.wait_k_max": 5,
+        "decode.wait_k": 4,
+    },
     "coverage": {"model.attention_memory": "coverage", "model.decoder": "average"},
     "recurrent": {"model.encoder": "recurrent", "model.decoder": "recurrent"},
     "convolutional": {
@@ -79,6 +85,11 @@ def test_the_exported_search_reads_a_line_as_we_do(name):
     assert loaded.vocabulary.normalizes_punctuation == is_imported
     if is_imported:
         assert loaded.vocabulary.normalize(quoted) == '"a dog" ...'
+        into = load_model(str(run_of(name)), overrides={"decode.to": "deu"}).line_translator()
+        model.signature["to"] = ">>deu<<"
+        for line in ("a dog", code, " "):
+            ids = [model.ids.get(piece, UNK) for piece in model.subwords(line.strip())]
+            assert [ids] == [own[:-1].tolist() for own in into.encode([line])]
 
 
 def test_the_folder_needs_none_of_our_code(tmp_path):

@@ -1,6 +1,7 @@
 """The commands `prune` and `quantize`: ordinary, smaller runs, or one line that says why not."""
 
 import dataclasses
+import json
 import shutil
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ from tests.commands.test_translate import answers
 from tests.evaluation.test_head_importance import SOURCES, TARGETS, translator_of
 from tests.fixtures.tiny import random_params, tiny_model
 from transformer_jax.api import load
+from transformer_jax.commands import prune
 from transformer_jax.commands.prune import checked, kept_heads
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import Config
@@ -20,6 +22,7 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.evaluation.head_importance import attentions
 from transformer_jax.model.parameters import in_int8
 from transformer_jax.runs.run_folder import RunFolder
+from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.use.loading import load_model
 
 # Heads -------------------------------------------------------------------------------------------
@@ -35,6 +38,16 @@ def test_a_pruned_run_translates_and_another_run_starts_from_it(tmp_path, capsys
         assert loaded.config.model.num_heads == 1 and loaded.config.model.head_sizes == (8, 8)
         assert len(answers(["a dog"], workdir=tmp_path / name, beam_size=None)) == 1
     assert "importance of the heads of decoder_0/cross_attention" in caplog.text
+    narrow = runs.copy_of_run(tmp_path / "narrow")
+    config = json.loads((narrow / "config.json").read_text())
+    config["decode"]["weights"] = "bfloat16"  # as search reads them, not as they are kept
+    (narrow / "config.json").write_text(json.dumps(config))
+    flags_of_narrow = [f"--workdir={narrow}", "--heads=0.4", "--by=random", "--seed=1"]
+    assert runs.command("prune", *flags_of_narrow, f"--output={tmp_path / 'again'}") == 0
+    assert RunFolder(tmp_path / "again").read_config().decode.weights == "bfloat16"
+    given = {"overrides": {"decode.weights": None}}
+    both = (load_model(str(tmp_path / x), **given).translator.params for x in ("random", "again"))
+    jax.tree.map(np.testing.assert_array_equal, *both)
     more = {"model__num_heads": 1, "model__d_k": 8, "model__d_v": 8, "train__steps": 2}
     assert runs.train(tmp_path / "tuned", train__init_from=tmp_path / "best", **more) == 0
     assert runs.command("evaluate", f"--workdir={tmp_path / 'best'}") == 0  # its text is known
@@ -56,6 +69,17 @@ def test_a_pruned_run_translates_and_another_run_starts_from_it(tmp_path, capsys
         assert runs.command("prune", *flags, *more) == 2
         assert "No pair of the validation text" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
+
+
+def test_heads_are_judged_by_pairs_from_all_over_the_split(monkeypatch):
+    """As a split of several texts has them one after the other."""
+    pairs = [Pair(str(n), "x") for n in range(1_200)]
+    monkeypatch.setattr(prune, "pairs_of_split", lambda *_: pairs)
+    lines = SimpleNamespace(encode_pairs=lambda some: ([[one] for one in some], ["x"] * len(some)))
+    loaded = SimpleNamespace(config=Config(), line_translator=lambda **_: lines)
+    numbers = [int(one.src) for [one] in prune._sides(loaded, None)[0]]
+    assert len(set(numbers)) == prune.PAIRS
+    assert (numbers[0], numbers[250], numbers[-1]) == (0, 601, 1_199)
 
 
 @pytest.mark.parametrize(

@@ -209,6 +209,28 @@ def test_a_config_file_may_demand_a_value(key, kind, value, written):
     assert value_at(load_config(file, {key: value}), key) == value
 
 
+def test_references_follow_what_is_given(written):
+    lines = [
+        "from ml_collections import config_dict",
+        DEFAULT,
+        "def get_config():",
+        "    config = default()",
+        "    config.data.path = 'text'",
+        "    config.train.warmup_steps = config.train.get_ref('steps') // 10",
+        "    config.model.d_ff = config_dict.required_placeholder(int)",
+        "    config.model.d_hidden = config.model.get_ref('d_ff') * 2",
+        "    return config",
+    ]
+    file = written("\n".join(lines))
+    with pytest.raises(ConfigError, match=r"add --config.model.d_ff=VALUE"):
+        load_config(file, {"train.steps": 500})
+    given = {"model.d_ff": 64, "model.encoder": "recurrent", "train.steps": 500}
+    config = load_config(file, given)
+    assert (config.train.steps, config.train.warmup_steps) == (500, 50)
+    assert (config.model.d_ff, config.model.d_hidden) == (64, 128)
+    assert load_config(file, {**given, "train.warmup_steps": 7}).train.warmup_steps == 7
+
+
 @pytest.mark.parametrize("name", ["configs/demo.py", "configs/demo", "demo.py", "demo"])
 def test_away_from_a_checkout_presets_are_known_by_name(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -1,5 +1,6 @@
 """Links between words are those of the attention, and their error rate is Och and Ney's."""
 
+import dataclasses
 import functools
 from types import SimpleNamespace
 from typing import Any
@@ -259,6 +260,17 @@ def test_the_rates_of_a_model_are_those_of_its_weights_added_up(monkeypatch):
     assert found.diagonal == error_rate(straight, gold)
     assert 0.1 < found.diagonal < 0.6 < found.heads_NH.min()  # random heads know nothing
     assert found.pairs == 40 and found.links == sum(map(len, gold))
+
+
+def test_in_the_watched_layer_the_watched_heads_align():
+    """Training teaches these alone (train.alignment_weight)."""
+    model, params = random_model()
+    config = dataclasses.replace(model.config, watched_layer=0, watched_heads=1)
+    watching = make_model(config, vocabulary().size)
+    pairs = grammar_pairs()[:5]
+    every, own = (alignment_error_rates(x, params, vocabulary(), pairs) for x in (model, watching))
+    assert own.mean_N[0] == every.heads_NH[0, 0] != every.mean_N[0]
+    assert own.mean_N[1] == every.mean_N[1]
 
 
 def test_each_side_is_spelled_by_its_own_vocabulary():

@@ -179,7 +179,9 @@ def test_a_language_without_moses_rules_has_no_paper_bleu():
 
 
 @pytest.mark.parametrize(
-    ("language", "tokens"), [("zh", "zh"), ("zh-TW", "zh"), ("ja", "char"), ("th", "char")]
+    ("language", "tokens"),
+    [("zh", "zh"), ("zh-TW", "zh"), ("ja", "char"), ("th", "char"), ("cmn_Hans", "zh")]
+    + [("jpn", "char"), ("zho", "zh"), ("tha", "char")],
 )
 def test_text_without_spaces_has_tokens_of_its_own(language, tokens):
     text = ["我们今天去北京。", "他买了一本书。"]

@@ -115,6 +115,9 @@ def test_a_mean_over_seeds_counts_by_student_s_t():
     spread = of_two([20.0, 20.4, 20.2])
     assert exceeds_seeds([-1.22], spread) and not exceeds_seeds([1.21], spread)
     assert not exceeds_seeds([100.0]) and not exceeds_seeds([100.0], [20.0])
+    # Of two rows: ((1 + 1 + 4 + 4) / 2) ** 0.5 x 4.303 = 9.62; each row's mean takes a degree.
+    rows = [0.0, 2.0], [10.0, 14.0], [3.0]
+    assert exceeds_seeds([9.63], *rows) and not exceeds_seeds([9.61], *rows)
 
 
 @pytest.mark.parametrize(
@@ -179,6 +182,8 @@ def test_averaging_is_judged_seed_by_seed():
     [finding] = findings(averaging, table_3=table_3(), table_2=whole)
     assert finding.verdict == HOLDS and "+1.00, +1.10, +1.10 BLEU" in finding.because
     assert verdicts(averaging, table_3=table_3(), table_2=one) == [OPEN]
+    others = Recorded([line._replace(perplexity=9.9) for line in means], "Transformer")
+    assert verdicts(averaging, table_3=table_3(), table_2=others) == [NOT_RUN]  # other trainings
     for bleu, wanted in ((83.0, HOLDS), (79.0, FAILS), (80.1, OPEN)):
         lines = lines_of(RSQRT, (80.0, 80.2, 80.4)) + lines_of(AVERAGED, 3 * [bleu])
         assert verdicts(averaging, table_3=table_3(), table_2=one, lines=lines) == [wanted]

@@ -93,6 +93,14 @@ def test_the_interval_of_two_sentences_by_hand():
     assert bucket.low + 10 < bucket.bleu < bucket.high - 10
 
 
+def test_words_are_those_of_the_sentence_and_tokens_those_of_the_signature():
+    sources = [">>zh<< a b c\td e f"] * 2
+    chinese = ["老人在河边看见一只小猫。"] * 2, ["老人在河边看见一只大猫。"] * 2
+    [by_words] = bleu_by_length(sources, *chinese)
+    [by_characters] = bleu_by_length(sources, *chinese, "case:mixed|tok:zh|smooth:exp")
+    assert by_words.words == "1–5" and by_words.bleu < 1 < 50 < by_characters.bleu
+
+
 def test_the_interval_is_95_percent_wide():
     # 900 of 1,000 one-word sentences are right, in every order of n-grams alike: BLEU is their
     # share, binomial, so the interval is that of 1.96 standard deviations.
@@ -256,7 +264,7 @@ def evaluated(workdir: str, split: str, checkpoint: str, overrides: dict) -> Sim
     sides = [runs.read_lines(runs.tiny_corpus() / f"{split}.{suffix}") for suffix in ("en", "de")]
     file = Path(workdir, f"{checkpoint}.txt")
     runs.write_lines(file, sides[1])
-    names = {"direction": "en→de", "bleu_signature": "its signature"}
+    names = {"direction": "en→de", "bleu_signature": "its signature", "wer": None}
     scores = SimpleNamespace(sentences=12, bleu=100.0, chrf=100.0, brevity_penalty=1.0, **names)
     return SimpleNamespace(hypotheses=file, pairs=list(zip(*sides, strict=True)), scores=scores)
 
@@ -274,6 +282,7 @@ def test_the_page_of_a_run(tmp_path, monkeypatch):
     table = (out / "table.md").read_text()
     assert "| model.d_model | 16 | 512 |" in table and "translation " in table
     assert "| en→de | 12 | 100.00 | 100.00 | 1.000 |" in table
+    assert f"report --workdir={workdir} --split=test --checkpoint=latest" in table
     (workdir / "corpus.sha256").write_text(IMPORTED)
     with pytest.raises(ConfigError, match="was imported and has no text of its own"):
         report.report(str(workdir), "test", "latest", tmp_path / "none")

@@ -109,17 +109,19 @@ def test_a_comment_that_makes_no_table_is_refused(old, new, message, tmp_path, i
 # The figure of all parts -------------------------------------------------------------------------
 
 
-def recorded(folder: str, row: str) -> dict[str, float]:
-    """The BLEU of each seed, read without the experiment's functions."""
+def recorded(folder: str, row: str, name: str = "bleu") -> dict[int, float]:
+    """A metric of each seed, read without the experiment's functions."""
     lines = (RESULTS / folder / "results.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
-    return {one["seed"]: one["bleu"] for one in map(json.loads, lines) if one.get("row") == row}
+    return {one["seed"]: one[name] for one in map(json.loads, lines) if one.get("row") == row}
 
 
 def test_bars_are_differences_of_seeds():
     for group in GROUPS.values():
         rows = {label: (one, row) for one in group for row, label in one.rows.items()}
         for bar in bars_of(RESULTS, group):
-            one, row = rows[bar.label]
+            one, row = rows.get(bar.label) or rows[bar.label.removesuffix(" †")]
+            flops = [recorded(one.folder, x, "training_flops")[0] for x in (row, one.base)]
+            assert bar.label.endswith("†") == (flops[0] > 1.005 * flops[1] or "Muon" in row)
             own, base = recorded(one.folder, row), recorded(one.folder, one.base)
             assert bar.gaps == pytest.approx([own[seed] - base[seed] for seed in sorted(own)])
 

@@ -191,7 +191,7 @@ run = pathlib.Path(sys.argv[1])
 (run / "evaluations").mkdir(parents=True)
 found = {"cores": sorted(os.sched_getaffinity(0)), "env": dict(os.environ)}
 (run / "found.json").write_text(json.dumps(found))
-(run / "corpus.sha256").write_text("trained on")
+(run / "corpus.sha256").write_text("trained-on\\nvalidated-on\\n")
 scores = {"bleu": 37.25, "bleu_signature": "s", "src_sha256": "a", "ref_sha256": "b"}
 (run / "evaluations" / "valid.json").write_text(json.dumps(scores))
 end = time.process_time() + 0.4
@@ -207,7 +207,7 @@ def test_a_run_is_timed_on_its_cores_without_caches(tmp_path, monkeypatch):
 
     monkeypatch.setattr(speedrun, "command_of", script)
     monkeypatch.setattr(speedrun, "busy_cores", lambda: 0.0)
-    text = {"train": "trained on", "src_sha256": "a", "ref_sha256": "b"}
+    text = {"train": "trained-on", "src_sha256": "a", "ref_sha256": "b"}
     monkeypatch.setattr(speedrun, "TEXT", text)
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "somewhere")
     cores = os.sched_getaffinity(0)

@@ -207,6 +207,13 @@ def test_vocabularies_of_other_kinds_are_refused(tmp_path):
         read(folder)
 
 
+@pytest.mark.parametrize(("layer", "want"), [("last", -1), ("1", 0), (2, 1)])
+def test_words_are_aligned_by_the_layer_of_marian_and_its_first_head(layer, want, tmp_path):
+    changes: dict[str, Any] = {"transformer-guided-alignment-layer": layer, "dec-depth": 2}
+    model = read(folder_of(tmp_path, **changes)).model
+    assert (model.watched_layer, model.watched_heads) == (want, 1)
+
+
 def test_padding_of_its_own_is_our_padding(tmp_path):
     pieces = [*marian.pieces_of(*models()), "<pad>"]
     found = read(folder_of(tmp_path, pieces))
@@ -251,6 +258,7 @@ REFUSED = [
     ({"factors-dim-emb": 8}, "factors-dim-emb=8"),
     ({"right-left": True}, "right-left=True"),
     ({"transformer-decoder-dim-ffn": 99}, "transformer-decoder-dim-ffn=99"),
+    ({"transformer-guided-alignment-layer": "first"}, "is missing or wrong: .*'first'"),
     ({"transformer-postprocess": "dn"}, "transformer-preprocess"),
 ]
 

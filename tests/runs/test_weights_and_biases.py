@@ -12,6 +12,7 @@ from transformer_jax.config.schema import Config
 from transformer_jax.config.serialization import to_dict, to_json
 from transformer_jax.errors import RunError
 from transformer_jax.runs.metrics import open_reports
+from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.runs.weights_and_biases import run_id
 
 CONFIG = with_values(Config(), {"seed": 3, "model.d_ff": 64, "train.wandb_project": "mine"})
@@ -56,10 +57,18 @@ def test_a_continued_run_continues_its_own_w_and_b_run(wandb, tmp_path):
     report(tmp_path / "other", 0)
     first, second, other = (started.kwargs["id"] for started in wandb.init.call_args_list)
     assert first == second != other
-    moved = with_values(CONFIG, {"train.steps": 7, "data.path": "elsewhere"})
-    assert run_id("run", moved) == first, "mutable keys may change"
-    for change in ({"seed": 4}, {"model.num_heads": 4}):  # rows and seeds of an experiment
-        assert run_id("run", with_values(CONFIG, change)) != first
+    run = RunFolder(tmp_path / "run")
+    run.config_file.write_text(
+        to_json(with_values(CONFIG, {"train.steps": 7, "data.path": "elsewhere"}))
+    )
+    assert run_id(run) == first, "mutable keys may change"
+    ids = {first}
+    for change in ({"seed": 4}, {"model.num_heads": 4}, {}):  # rows and seeds of an experiment
+        run.config_file.write_text(to_json(with_values(CONFIG, change)))
+        if not change:
+            run.corpus_file.write_text("0123\n")  # other text
+        ids.add(run_id(run))
+    assert len(ids) == 4
 
 
 def test_only_the_first_process_logs_and_nobody_without_a_project(wandb, tmp_path):

@@ -189,6 +189,7 @@ def test_flags_that_cannot_be_are_one_line(call):
         (["--seeds=,"], "--seeds=, names none"),
         (["--rows=;"], "--rows=; names none"),
         (["--rows=other"], "no row 'other'"),
+        (["--scale=huge", "--list"], "--scale=huge: .* has small"),
         (["--launcher=cloud", "--rows=base"], "not one of local, slurm"),
         (["--launcher=slurm", "--slurm=gpus"], "expected K=V"),
         (["--list", "--report"], "--list and --report do not go together"),

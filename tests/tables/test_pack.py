@@ -14,6 +14,7 @@ import pytest
 
 from experiments import sweep
 from tests import tiny_runs as runs
+from transformer_jax.config.changes import with_values
 from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.tables import command, launch, merge, pace, pack
 from transformer_jax.tables.collect import counts
@@ -41,7 +42,7 @@ def corpus(tmp_path_factory) -> Path:
 def experiment(corpus, tmp_path_factory) -> Experiment:
     """Two rows of a tiny model."""
     preset = runs.write_preset(tmp_path_factory.mktemp("preset") / "preset.py", runs.TINY)
-    keys = {"data.path": str(corpus), "data.test": ("test", "other"), "train.checkpoint_every": 20}
+    keys = {"data.path": str(corpus), "data.test": ("test", "other"), "train.checkpoint_every": 10}
     scale = Scale(str(preset), keys, average=1, minutes=MINUTES)
     rows: dict[str, dict[str, Any]] = {"base": {}, "linear": LINEAR}
     prepare = (corpus / "train.en").stat  # which fails where the pack alone has the text
@@ -355,6 +356,19 @@ def test_updates_fit_into_the_time_with_their_checks():
     assert timing.updates(0.1, 10) == 20
     assert timing.updates(0.001, 10) == 1
     assert timing.seconds(470, 10) == pytest.approx(470 * 0.25 + 1)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("train.teacher", "runs/large", "a row with train.teacher cannot be timed"),
+        ("train.valid_bleu", True, "a row with train.valid_bleu cannot be timed"),
+        ("train.valid_every", 7, "valid_every=7 must be train.checkpoint_every=5"),
+    ],
+)
+def test_a_row_whose_time_is_more_than_steps_and_checks_is_refused(key, value, words):
+    with pytest.raises(ConfigError, match=words):
+        pace.measure_run(with_values(runs.tiny_config(), {key: value}))
 
 
 def test_rows_of_one_table_get_one_time(tmp_path):

@@ -160,6 +160,14 @@ def test_two_systems_without_any_bleu_have_no_p():
     assert compare(references, ["yy"] * 8, references)["bleu"] < 0.05
 
 
+def test_bleu_is_compared_by_the_tokens_that_its_signature_names():
+    references = [f"第{n}个老人在河边看见一只小猫。" for n in range(12)]
+    other = [text.replace("看见一只", "忘记那些") for text in references]
+    assert "bleu" not in compare(other, [text[::-1] for text in references], references)
+    p = compare(other, references, references, "nrefs:1|case:mixed|eff:no|tok:zh|smooth:exp")
+    assert max(p.values()) < 0.05 and len(p) == 4
+
+
 def test_rows_without_any_bleu_are_not_compared_with_one_another():
     """Nor are they where an earlier version recorded p = 1."""
     lines = lines_of("base", (0.0, 0.004, 20.0)) + lines_of("wide", (0.001, 0.0, 0.0))

@@ -123,6 +123,9 @@ def test_without_validation_files_each_text_gives_some_of_its_pairs_once(folder)
     assert (len(train), len(valid)) == (2 * (5 + 1), 2 * (1 + 1))
     lines = [{one.rpartition("<< ")[2].replace("de", "en") for one, _ in x} for x in (train, valid)]
     assert not lines[0] & lines[1]
+    tagged = corpus_of(folder, "a", "b@bt", directions=("en-de",)).split("valid")
+    assert [pair.src[:10] for pair in tagged] == [">>de<< a e"]  # none that a machine may have made
+    assert len(corpus_of(folder, "a@x", "b@bt", directions=("en-de",)).split("valid")) == 2
 
 
 def test_weights_and_temperature_say_how_often_an_epoch_has_a_pair(folder):
@@ -175,7 +178,9 @@ def test_the_languages_of_a_split_are_those_of_its_texts():
     assert data.between("test") == ("en", "fr") and data.between("valid") == ("en+de", "de+en+fr")
     both = dataclasses.replace(data, test=("test:en-fr", "test:en-de"))
     assert both.between("test") == ("en", "fr+de")
-    assert dataclasses.replace(data, test=("test",)).between("test", "de") == ("en", "de")
+    without = dataclasses.replace(data, test=("test",))
+    assert without.between("", "de") == ("en", "de")  # lines of a file are translated into it
+    assert without.between("test", "de") == ("en+de", "de+en+fr")  # those of a split say their own
 
 
 def test_languages_with_the_same_text_are_warned_of(folder, caplog):

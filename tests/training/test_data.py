@@ -273,13 +273,22 @@ def test_ctc_needs_targets_that_fit_into_the_states_of_their_sources(caplog):
     ids = np.zeros(30, np.uint16)
     some, none = (
         EncodedPairs(ids, np.array([0, 2, 4, 6]), ids, np.cumsum([0, *lengths]))
-        for lengths in ([4, 8, 9], [9, 9, 9])
+        for lengths in ([4, 6, 7], [7, 7, 7])
     )
-    text_checks.check_states(some, some, 4)
-    assert "1 targets (33.3 %) have more than 4 subwords" in caplog.text
+    text_checks.check_lengths(some, some, "ctc")
+    assert (
+        "1 targets (33.3 %) cannot be written by model.parallel=ctc: it has 3 places" in caplog.text
+    )
     for kind, splits in (("training", (none, some)), ("validation", (some, none))):
-        with pytest.raises(DataError, match=f"Every {kind} target has more than 4 subwords"):
-            text_checks.check_states(*splits, 4)
+        with pytest.raises(DataError, match=f"No {kind} target .*ctc can write: it has 3 places"):
+            text_checks.check_lengths(*splits, "ctc")
+
+
+def test_mask_predict_counts_lengths_from_the_source_s(caplog):
+    src, tgt = np.cumsum([0, 130, 130, 73, 73]), np.cumsum([0, 2, 1, 201, 200])
+    pairs = EncodedPairs(np.zeros(406, np.uint16), src, np.zeros(404, np.uint16), tgt)
+    text_checks.check_lengths(pairs, pairs, "mask_predict")
+    assert "2 targets (50.0 %) cannot be written by model.parallel=mask_predict" in caplog.text
 
 
 def test_references_that_cannot_be_written_are_counted(caplog):
@@ -436,6 +445,7 @@ def test_training_sees_several_segmentations_and_validation_the_usual_one(tmp_pa
     drawn, again = (load(tmp_path, **changes) for _ in range(2))
     assert len(drawn.train) == 3 * len(usual.train)
     assert len(drawn.plan.pair_order) > 2.8 * len(usual.plan.pair_order)
+    assert 1 < drawn.steps_per_epoch / usual.steps_per_epoch < 1.5  # of one reading of the text
     assert drawn.train.src_offsets[-1] > 3.1 * usual.train.src_offsets[-1]
     assert pairs_of(drawn.valid) == pairs_of(usual.valid)
     assert pairs_of(again.train) == pairs_of(drawn.train)

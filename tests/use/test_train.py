@@ -168,6 +168,7 @@ def test_a_dry_run_describes_the_text_that_would_be_used_and_how_long_the_run_ta
         train, "measure", lambda *args, **named: measure(*args, **named | two_steps)
     )
     flags = f"--config={preset}", f"--workdir={tmp_path}/run"
+    flags = *flags, "--config.train.valid_bleu=True"
     printed = dry_run(capsys, *flags, f"--config.vocabulary.path={model}")
     assert not (tmp_path / "run").exists()
     assert "(vocabulary 400, padded to 512)" in printed["parameters"]
@@ -176,7 +177,8 @@ def test_a_dry_run_describes_the_text_that_would_be_used_and_how_long_the_run_ta
     )
     assert printed["epoch"] == "25.5 steps; 1,000 steps are 39.2 epochs"  # 204 rows, 8 a step
     # 1,000 steps, and 100 validations.
-    assert printed["time"] == "1 s a step and 1 s a validation, 0:18:20 for 1,000 steps"
+    timed = "1 s a step and 1 s a validation, 0:18:20 for 1,000 steps"
+    assert printed["time"] == f"{timed}, without the searches of validation BLEU"
 
 
 def test_a_description_of_two_directions_two_vocabularies_and_micro_batches(monkeypatch):

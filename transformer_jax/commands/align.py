@@ -40,9 +40,10 @@ def align(
     """Prints a line "i-j i-j ..." for each pair of lines: source word i, target word j, from 0.
 
     With a run, each target word is linked to the source word with the largest weight in the mean of
-    a layer's heads. Without one, an aligner is trained on these lines (`hmm_alignments`). Words are
-    split at ASCII white space; if punctuation is separated by spaces, it is linked too. With a gold
-    alignment, the log has the alignment error rate of each layer's mean, or of the aligner.
+    a layer's heads (in model.watched_layer, of its model.watched_heads). Without one, an aligner is
+    trained on these lines (`hmm_alignments`). Words are split at ASCII white space; if punctuation
+    is separated by spaces, it is linked too. With a gold alignment, the log has the alignment error
+    rate of each layer's mean, or of the aligner.
 
     Args:
       workdir: the run's folder; None: no run.

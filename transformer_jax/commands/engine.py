@@ -114,6 +114,7 @@ def engine_lines(loaded: LoadedModel, engine: str) -> LineTranslator:
         "suppress_sequences": [[piece] for piece in decode.banned_subwords],
         "min_decoding_length": decode.min_length,
         "no_repeat_ngram_size": decode.no_repeat,
+        "max_input_length": 0,  # our limit of length cuts, with a warning
         "return_scores": True,
         "batch_type": "tokens",
         "max_batch_size": decode.tokens_per_batch,

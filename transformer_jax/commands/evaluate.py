@@ -220,7 +220,8 @@ class _Keeper(NamedTuple):
             about: dict[str, Any] = {"name": text.name, **_files(text.with_references)}
             about |= {PART: True} if text.is_part else {}
             about |= {**settings, **as_dict(scores), **_origin()}
-            about |= _latency(self.loaded, self.translator, sources, hypotheses, references)
+            lines = _lines_of(text, self.loaded)
+            about |= _latency(self.loaded, self.translator, lines, hypotheses, references)
             write_evaluation(path, hypotheses, about)
             log.info("hypotheses and scores: %s", path.with_suffix(".*"))
             if is_one_of_many:

@@ -151,9 +151,11 @@ def _facts(run: RunFolder, data: DataConfig, checkpoint: str) -> dict[str, str]:
     }
     if known := run.fingerprints():
         facts["data"] = f"{corpus}; fingerprint {known[0][:16]}"
-    for path in sorted(run.evaluations.glob("*.json")):
-        record = read_json(path)
-        if record.get("checkpoint") == checkpoint and "bleu" in record:
+    records = [(read_json(path), path) for path in sorted(run.evaluations.glob("*.json"))]
+    # Of two about one text the newer counts. The folder's engine searches with a beam.
+    for record, path in sorted(records, key=lambda one: str(one[0].get("date", ""))):
+        is_beam = record.get("method", "beam") == "beam"
+        if record.get("checkpoint") == checkpoint and "bleu" in record and is_beam:
             if not isinstance(record["bleu"], int | float):
                 raise DataError(
                     f"{path}: bleu={record['bleu']!r} is not a number. Remove the file."
@@ -168,16 +170,22 @@ def _facts(run: RunFolder, data: DataConfig, checkpoint: str) -> dict[str, str]:
 
 def _search(decode: DecodeConfig, format: str) -> str:
     """Which search of the engine is that of the run's settings, or nearest to it."""
-    if decode.method == "beam" and decode.groups == 1:
+    others = {"method": "beam", "groups": 1, "coverage_penalty": 0.0}  # what every engine has
+    given = {name: getattr(decode, name) for name in others}
+    own = [f"decode.{name}={value!r}" for name, value in given.items() if value != others[name]]
+    if not own:
         return f"the same search there: {_call(decode, format)}"
-    own = f"decode.method={decode.method!r} and decode.groups={decode.groups}"
-    return f"{own} are ours alone; the nearest search there: {_call(decode, format)}"
+    return f"{' and '.join(own)}: ours alone; the nearest search there: {_call(decode, format)}"
 
 
 def _call(decode: DecodeConfig, format: str) -> str:
     """The call of the engine that searches with a beam as the run does."""
     if format == "ctranslate2":
-        call = f"beam_size={decode.beam_size}, length_penalty={decode.length_penalty:g}"
+        longest = decode.max_length + decode.max_extra_length - 1  # it does not count EOS
+        call = f"max_input_length=0, max_decoding_length={longest}, "
+        if decode.banned_subwords:
+            call += f"suppress_sequences={[[one] for one in decode.banned_subwords]}, "
+        call += f"beam_size={decode.beam_size}, length_penalty={decode.length_penalty:g}"
         if decode.min_length:
             call += f", min_decoding_length={decode.min_length}"
         if decode.no_repeat:

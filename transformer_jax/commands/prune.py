@@ -72,13 +72,16 @@ def prune(
         raise ConfigError(f"--seed={seed} {wrong}.")
     run = RunFolder(output, "--output")
     run.check_new()
-    loaded = load_model(workdir, checkpoint, overrides=overrides).one_by_one("prune")
-    config = _smaller(loaded.config, heads)
+    own = RunFolder(workdir)
+    wide = {"decode.weights": None, **overrides}  # the new run gets the weights as they are
+    loaded = load_model(workdir, checkpoint, overrides=wide).one_by_one("prune")
+    weights = {"decode.weights": own.read_config().decode.weights}
+    config = _smaller(with_values(loaded.config, weights), heads)
     run.check(config)
     names = attentions(loaded.model)
     if not names:
         raise ConfigError(f"{workdir} has no attention with heads.")
-    sides = _sides(loaded, RunFolder(workdir))
+    sides = _sides(loaded, own)
     if by == "random":
         draw = np.random.default_rng(seed or 0)
         scores = {name: draw.random(loaded.config.model.num_heads) for name in names}
@@ -88,7 +91,7 @@ def prune(
     count = config.model.num_heads
     kept = kept_heads(scores, loaded.config.model, count)
     params = checked(loaded, config, kept, sides)
-    texts = RunFolder(workdir).fingerprints()[:2]
+    texts = own.fingerprints()[:2]
     write_run(run, config, loaded.vocabulary, jax.device_get(params), PRUNED, texts=texts)
     log.info("%s: %d of %d heads", run.path, count, loaded.config.model.num_heads)
 
@@ -122,8 +125,10 @@ def _smaller(config: Config, share: float) -> Config:
 
 
 def _sides(loaded: LoadedModel, run: RunFolder) -> Sides:
-    """Both sides of the first pairs of the validation split, as subwords."""
-    pairs = pairs_of_split(loaded.config, "valid", run)[:PAIRS]
+    """Both sides of pairs from all over the validation split, as subwords."""
+    split = pairs_of_split(loaded.config, "valid", run)
+    places = np.linspace(0, len(split) - 1, min(PAIRS, len(split))).round().astype(int)
+    pairs = [split[i] for i in places.tolist()]
     lines = loaded.line_translator(folder=loaded.config.data.path)
     src, tgt = lines.encode_pairs(pairs)
     filled = [i for i in range(len(pairs)) if len(src[i]) and len(tgt[i])]

@@ -138,8 +138,10 @@ def _check_simultaneous(
             f"--simultaneous writes the likeliest subword at each step, with one model, and cannot "
             f"take it back: it excludes {', '.join(wrong)}."
         )
-    run = RunFolder(workdir if isinstance(workdir, str) else workdir[0])
-    if run.read_config().model.wait_k is None:
+    config = RunFolder(workdir if isinstance(workdir, str) else workdir[0]).read_config()
+    if config.data.context:
+        raise ConfigError("--simultaneous does not read the sentences before one (data.context).")
+    if config.model.wait_k is None:
         raise ConfigError(
             "--simultaneous is for a model that was trained to translate while it reads; this run "
             "has model.wait_k=None. Train one with --config.model.wait_k=3, for example."

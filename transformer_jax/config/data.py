@@ -105,7 +105,8 @@ class DataConfig:
     valid: tuple[str, ...] = key(
         (),
         "validation text, as in data.train; empty: valid.*, or, without such files, min(2000, 5 %) "
-        "of the training pairs, which are then not trained on; TFDS: the split valid",
+        "of the training pairs, not trained on then (of each text; of those with a tag only if "
+        "all have one); TFDS: the split valid",
         mutable=True,
         read_with=FOLDERS,
     )
@@ -280,7 +281,7 @@ class DataConfig:
         """Source and target language of a split or text, or of all (into `to`), joined by "+"."""
         texts = getattr(self, text) if text in ("train", "valid", "test") else (text,)
         given = list(filter(None, (Text.of(one).direction for one in texts)))
-        into = [one for one in self.directions if one.endswith(f"-{to}")]
+        into = [one for one in self.directions if not text and one.endswith(f"-{to}")]  # of lines
         directions = given if given and len(given) == len(texts) else into or self.directions
         if not directions:
             return self.src, to or self.tgt
@@ -302,10 +303,8 @@ class DataConfig:
                 "files: add --config.data.path=FOLDER."
             )
         if self.source == "tfds" and not self.name:
-            yield (
-                "data.name is not set, and data.source='tfds' needs a data set: "
-                "add --config.data.name=wmt14_translate/de-en, for example."
-            )
+            fix = "add --config.data.name=wmt14_translate/de-en, for example."
+            yield f"data.name is not set, and data.source='tfds' needs a data set: {fix}"
         yield from self._wrong_directions() if self.directions else self._wrong_languages()
         if not self.train:
             yield "data.train is empty: name a split or file stem, such as ('train',)."

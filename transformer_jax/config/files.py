@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from absl import flags
-from ml_collections import ConfigDict, config_dict
+from ml_collections import ConfigDict, FieldReference, config_dict
 from ml_collections.config_flags import tuple_parser
 
 from transformer_jax.config.changes import with_values
@@ -55,7 +55,7 @@ def load_config(spec: str, overrides: Mapping[str, Any] | None = None) -> Config
       ConfigError: the file is missing or fails, a key is unknown, or a value is not allowed.
     """
     try:
-        given = _without_demands(_call_get_config(spec), overrides or {})
+        given = _followed(_call_get_config(spec), overrides or {})
         config = with_values(from_config_dict(given), overrides or {})
         # A key of search that another one of search reads may wait for a later command to set that.
         check(config, [name for name, key in KEYS.items() if not _may_wait(key)])
@@ -72,22 +72,26 @@ def _may_wait(key: Key) -> bool:
     )
 
 
-def _without_demands(raw: Any, overrides: Mapping[str, Any]) -> Any:
-    """A config without the keys that it only demands (config_dict.required_placeholder).
+def _followed(raw: Any, overrides: Mapping[str, Any]) -> Any:
+    """A config whose references (`get_ref`) follow the overrides, as ml_collections' flags do it.
 
     Raises:
-      ConfigError: one of them is not in the overrides.
+      ConfigError: it demands a value (config_dict.required_placeholder) that is not among them.
     """
-    for names, part in [("", raw), *_sections(raw)]:
-        for name in list(part) if isinstance(part, ConfigDict) else ():
-            try:
-                part[name]
-            except config_dict.RequiredValueError:
-                if (key := names + name) not in overrides:
-                    raise ConfigError(
-                        f"this config asks for a value: add --config.{key}=VALUE."
-                    ) from None
-                del part[name]
+    fields = [
+        (part, name, f"{names}{name}", field)
+        for names, part in [("", raw), *_sections(raw)]
+        if isinstance(part, ConfigDict)
+        for name, field in part.items(preserve_field_references=True)
+    ]
+    for _, _, key, field in fields:
+        if key in overrides and isinstance(field, FieldReference):
+            field.set(overrides[key], type_safe=False)
+    for part, name, key, _ in fields:
+        try:
+            part[name]
+        except config_dict.RequiredValueError:
+            raise ConfigError(f"this config asks for a value: add --config.{key}=VALUE.") from None
     return raw
 
 

@@ -21,6 +21,7 @@ from transformer_jax.model.attention.maps import attention_maps
 from transformer_jax.model.attention.traces import in_rows
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.interfaces import Params
+from transformer_jax.model.sides.transformer import watched_layer
 from transformer_jax.text.batches import Packed
 from transformer_jax.text.built_in_corpus import AlignedPair
 from transformer_jax.text.sources import encode_sources
@@ -40,7 +41,8 @@ class WordAlignment(NamedTuple):
     src_words: list[str]  # as the vocabulary normalizes them
     tgt_words: list[str]
     heads_NHJ: np.ndarray  # int, by each layer's and head's weights
-    mean_NJ: np.ndarray  # int, by the mean of the weights of a layer's heads
+    # By the mean of a layer's heads, int; in model.watched_layer, of its model.watched_heads.
+    mean_NJ: np.ndarray
 
 
 class LinkScores(NamedTuple):
@@ -256,6 +258,7 @@ def align_words(
     Raises:
       RunError: the subwords do not spell the words.
     """
+    watched, heads = watched_layer(model.config), model.config.watched_heads
     given = full_context, explain
     weights = cross_weights(model, params, src, tgt, *given) if len(src) else iter(())
     for number, (src_ids, tgt_ids, weights_NHLM) in enumerate(zip(src, tgt, weights, strict=True)):
@@ -264,7 +267,10 @@ def align_words(
         tgt_words_L = shifted(subword_words(pieces[1], tgt_words), shift)
         word_numbers = subword_words(pieces[0], src_words), tgt_words_L
         heads_NHJ = links(weights_NHLM, *word_numbers)
-        mean_NJ = links(weights_NHLM.mean(1, keepdims=True), *word_numbers)[:, 0]
+        means_NLM = weights_NHLM.mean(1)
+        if explain is None and watched < len(means_NLM):
+            means_NLM[watched] = weights_NHLM[watched, :heads].mean(0)
+        mean_NJ = links(means_NLM[:, None], *word_numbers)[:, 0]
         yield WordAlignment(list(src_words), list(tgt_words), heads_NHJ, mean_NJ)
 
 

@@ -41,7 +41,9 @@ from transformer_jax.text.lines import is_text
 
 # sacreBLEU's tokens of languages that are written without spaces. Its own for Japanese needs a
 # dictionary, and scores would depend on whether it is installed.
-UNSPACED = {"zh": "zh", "yue": "zh", **dict.fromkeys(("ja", "th", "km", "lo", "my", "bo"), "char")}
+CHARACTERS = "ja jp jpn jap th tha km khm lo lao my mya bur bo bod tib".split()
+UNSPACED = dict.fromkeys("zh zho chi cmn yue lzh wuu".split(), "zh")
+UNSPACED |= dict.fromkeys(CHARACTERS, "char")
 
 
 def tokens_of_language(language: str) -> str:

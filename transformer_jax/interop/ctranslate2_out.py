@@ -77,13 +77,13 @@ def _spec(model: Exported) -> Any:
     }
     weights = to_block(model.params, config, model.vocabulary.sizes, halves=False)
     weights = for_scaled_scores(weights, config)
-    layer, heads = watched_layer(config), config.watched_heads or 0  # the first heads; 0: all
-    if model.aligner is not None:
-        layer, head = model.aligner
-        heads = 0 if head is None else 1
-        if head is not None:
-            name = f"model.decoder.layers.{layer}.encoder_attn"
-            _put_first(weights, name, head, config.num_heads)
+    watched = watched_layer(config)
+    layer, head = model.aligner or (watched, None)
+    heads = (config.watched_heads or 0) if layer == watched else 0  # the first heads; 0: all
+    if head is not None:
+        heads = 1
+        name = f"model.decoder.layers.{layer}.encoder_attn"
+        _put_first(weights, name, head, config.num_heads)
     encoder = specs.TransformerEncoderSpec(config.encoder_depth, config.num_heads, **shared)
     decoder = specs.TransformerDecoderSpec(
         config.decoder_depth,

@@ -223,9 +223,12 @@ def _config(path: Path, options: Mapping[str, Any]) -> ModelConfig:
         )
     if wrong:
         raise UserError(f"{path} cannot be imported: its {'; its '.join(wrong)}.")
+    aligning = str(get("transformer-guided-alignment-layer") or "last")  # by its first head
     try:
         return ModelConfig(
             decoder="ssru" if is_recurrent else "transformer",
+            watched_layer=-1 if aligning == "last" else int(aligning) - 1,
+            watched_heads=1,
             num_layers=whole(options, "enc-depth"),
             num_decoder_layers=whole(options, "dec-depth"),
             d_model=whole(options, "dim-emb"),

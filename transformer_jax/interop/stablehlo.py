@@ -53,8 +53,9 @@ def write_stablehlo(model: Exported, folder: Path) -> None:
     except ImportError:
         raise UserError("StableHLO needs flatbuffers: pip install flatbuffers.") from None
     plain = dataclasses.replace(model.config.model, attention_kernel="plain")
-    made = make_model(plain, model.vocabulary.sizes)
-    decode = model.config.decode
+    decode, data = model.config.decode, model.config.data
+    whole = make_model(plain, model.vocabulary.sizes)
+    made = whole.for_search(None, watch=False, wait_k=decode.wait_k)
     size = decode.max_length + decode.max_extra_length
     sizes = SearchSizes(
         batch=1,
@@ -64,9 +65,9 @@ def write_stablehlo(model: Exported, folder: Path) -> None:
     )
     paths = jax.tree_util.tree_leaves_with_path(model.params)
     names = ["/".join(key.key for key in path) for path, _ in paths]
-    kind = model.config.data.src_kind
-    if made.sources != 1 or kind != "text":
-        reads = f"{made.sources} source sentences" if kind == "text" else kind
+    if made.sources != 1 or data.src_kind != "text" or data.context:
+        sentences = max(made.sources, 1 + data.context)
+        reads = f"{sentences} source sentences" if data.src_kind == "text" else data.src_kind
         raise UserError(
             f"The run reads {reads}, and the search that an export has takes lines of one "
             "sentence. Use this run here."

@@ -68,9 +68,10 @@ class ExportedModel:
             if unknown:
                 break
         targets = self.signature.get("targets", [])  # a folder of an older version has none
-        if targets and line.strip() and not {*codes} & {*targets}:
-            if self.signature["to"]:
-                return self.subwords(f"{self.signature['to']} {' '.join([*codes, line.strip()])}")
+        to = self.signature.get("to")
+        if (targets or to) and line.strip() and not {*codes} & {*(targets or codes)}:
+            if to:
+                return self.subwords(f"{to} {' '.join([*codes, line.strip()])}")
             raise ValueError(f"begin it with its target language: {', '.join(targets)}.")
         text = self.normalize(line).replace(SPACE, " ")
         pieces: list[str] = self.source.encode(text, out_type=str)

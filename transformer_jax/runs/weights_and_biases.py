@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.config.schema import KEYS, Config, value_at
+from transformer_jax.config.schema import KEYS, value_at
 from transformer_jax.config.serialization import to_dict
 from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.runs.run_folder import RunFolder
@@ -22,18 +22,19 @@ def check_wandb(project: str | None) -> None:
         _wandb(project)
 
 
-def run_id(name: str, config: Config) -> str:
+def run_id(run: RunFolder) -> str:
     """The id of a run: the same whenever the run continues, and different for other runs.
 
-    It depends on the folder's name, the seed and the other immutable keys that are not at their
-    defaults, so a key of a later version does not change it.
+    It depends on the folder's name, the training text, the seed and the other immutable keys that
+    are not at their defaults, so a key of a later version does not change it.
     """
+    config = run.read_config()
     changed = {
         key.name: value_at(config, key.name)
         for key in KEYS.values()
         if not key.mutable and value_at(config, key.name) != key.default
     }
-    text = json.dumps([name, config.seed, changed])
+    text = json.dumps([run.path.absolute().name, config.seed, changed, *run.fingerprints()[:1]])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -48,13 +49,13 @@ class WandbWriter:
           RunError: wandb cannot start, for example without a login.
         """
         wandb = _wandb(project)
-        config = RunFolder(workdir).read_config()
+        run = RunFolder(workdir)
         try:
             self._run = wandb.init(
                 project=project,
-                id=run_id(workdir.absolute().name, config),
+                id=run_id(run),
                 name=workdir.absolute().name,
-                config=to_dict(config),
+                config=to_dict(run.read_config()),
                 dir=str(workdir),
                 resume="allow",
                 settings=wandb.Settings(console="off"),

@@ -20,6 +20,7 @@ from transformer_jax.tables.experiment import (
     Job,
     check_kinds,
     check_minutes,
+    check_names,
     check_results,
     check_rows,
     make_jobs,
@@ -108,6 +109,7 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
     _check_flags(values)
     values = flags_of_pack(experiment, values)
     scale = values["scale"] = values["scale"] or "small"
+    check_names(experiment, scale)
     output = Output(Path(values["out"] or Path("docs", "results", experiment.name, scale)))
     runs = Path(values["runs"], experiment.name, scale)
     check_metrics(experiment)

@@ -188,7 +188,7 @@ def make_jobs(
       ConfigError: there is no such scale or row, two rows share a folder, or a name is no name of
         a folder.
     """
-    _check_names(experiment, scale)
+    check_names(experiment, scale)
     every = [row for row in experiment.shown(scale) if row in experiment.rows]
     unknown = [row for row in rows if row not in every]
     if unknown:
@@ -258,7 +258,8 @@ def _check_fields(where: str, part: NamedTuple) -> None:
         raise ConfigError(f"{where}{wrong}.")
 
 
-def _check_names(experiment: Experiment, scale: str) -> None:
+def check_names(experiment: Experiment, scale: str) -> None:
+    """Raises ConfigError if there is no such scale, or a name cannot be that of a row or folder."""
     check_kinds(experiment)
     name, rows = experiment.name, experiment.rows
     if scale not in experiment.scales:

@@ -108,9 +108,7 @@ def pace_of(job: Job, minutes: float) -> Pace:
     from transformer_jax.training.timing import Timing  # imports JAX
 
     timing = Timing(**read_json(timing_file(job)))
-    train = job.config().train
-    # Validations and checkpoints are together in presets; the rarer one decides if they are not.
-    steps = timing.updates(minutes, min(train.valid_every, train.checkpoint_every))
+    steps = timing.updates(minutes, job.config().train.valid_every)
     log.info(
         "%s: %s updates in %g minutes, %.4g s each on %s",
         job.row,
@@ -141,8 +139,15 @@ def measure_run(config: Config) -> "Timing":
     from transformer_jax.training.program import compile_program
     from transformer_jax.training.timing import measure
 
-    if config.train.teacher is not None:
-        raise ConfigError("--minutes: a row with train.teacher cannot be timed. Leave it out.")
+    train = config.train
+    for name, is_set in [("teacher", train.teacher is not None), ("valid_bleu", train.valid_bleu)]:
+        if is_set:
+            raise ConfigError(f"--minutes: a row with train.{name} cannot be timed. Leave it out.")
+    if train.valid_every != train.checkpoint_every:
+        raise ConfigError(
+            f"--minutes times a validation and a checkpoint together: train.valid_every="
+            f"{train.valid_every} must be train.checkpoint_every={train.checkpoint_every}."
+        )
     keep_compiled_programs()
     mesh = make_mesh(config.mesh)
     with tempfile.TemporaryDirectory() as folder:

@@ -161,7 +161,7 @@ def _compared(
                 f"{row}, seed {line.seed}, has {len(found)} translations of {len(wanted)} lines. "
                 f"Restore {FILE} and the run's folder, or remove that line."
             )
-    return compare(of_base.translations, texts, wanted)
+    return compare(of_base.translations, texts, wanted, line.signature)
 
 
 def with_translations(line: Line, job: Job) -> Line:

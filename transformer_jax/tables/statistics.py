@@ -1,6 +1,7 @@
 """Makes a table from lines of results: means, deviations, differences and significance."""
 
 import math
+import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -106,10 +107,18 @@ def without_bleu(lines: Sequence[Line], row: str, base: str) -> list[int]:
     return bleu.index[(bleu < SMALLEST_BLEU).all(axis="columns")].tolist()
 
 
+def tokens_of(signature: str) -> str:
+    """The name of the tokens in sacreBLEU's signature of a BLEU; 13a if it names none."""
+    found = re.search(r"tok:([\w-]+)", signature)
+    return found[1] if found else "13a"
+
+
 def compare(
-    base: Sequence[str], other: Sequence[str], references: Sequence[str]
+    base: Sequence[str], other: Sequence[str], references: Sequence[str], signature: str = ""
 ) -> dict[str, float]:
     """Whether differences in BLEU and chrF of two systems exceed chance, by sacreBLEU.
+
+    BLEU has the tokens that `signature`, that of the table's BLEU, names; without one 13a.
 
     p of two paired tests, by the names of TESTS. The bootstrap (Koehn 2004) draws sentences; the
     permutation test (approximate randomization, Riezler and Maxwell 2005) swaps the two systems'
@@ -126,7 +135,7 @@ def compare(
     from sacrebleu.significance import PairedTest
 
     systems: Any = [("base", list(base)), ("other", list(other))]
-    metrics: Any = {"BLEU": BLEU(), "chrF2": CHRF()}
+    metrics: Any = {"BLEU": BLEU(tokenize=tokens_of(signature)), "chrF2": CHRF()}
     wanted = [list(references)]
     found = [
         PairedTest(systems, metrics, wanted, test_type=kind, n_samples=RESAMPLES)()[1]
@@ -237,8 +246,8 @@ def verdict(lines: Sequence[Line], rows: Sequence[str], row: str, base: str) -> 
 
     BLEU and chrF must agree. The median p over the seeds of both paired tests of both metrics must
     be below 0.05. And the differences must exceed the spread of seeds (`exceeds_seeds`); for a
-    single seed that is the deviation of the other rows' differences from their own means. Empty if
-    a test is missing.
+    single seed that is the pooled deviation of the other rows' differences from their own means.
+    Empty if a test is missing.
     """
     p = [_median_p(lines, row, base, name) for name in TESTS]
     if row == base or any(math.isnan(one) for one in p):
@@ -246,30 +255,28 @@ def verdict(lines: Sequence[Line], rows: Sequence[str], row: str, base: str) -> 
     gaps = {name: differences(lines, row, base, name) for name in ("bleu", "chrf")}
     signs = {math.copysign(1, statistics.fmean(own)) for own in gaps.values() if own}
     exceeding = all(
-        exceeds_seeds(own, _spread(lines, rows, base, name)) for name, own in gaps.items()
+        exceeds_seeds(own, *(differences(lines, x, base, name) for x in rows if x != base))
+        for name, own in gaps.items()
     )
     if max(p) >= P_LARGEST or len(signs) != 1 or not exceeding:
         return "not decided"
     return "better" if signs == {1.0} else "worse"
 
 
-def _spread(lines: Sequence[Line], rows: Sequence[str], base: str, metric: str) -> list[float]:
-    """The rows' differences from the base, less the mean of each row with several seeds."""
-    each = [differences(lines, row, base, metric) for row in rows if row != base]
-    return [gap - statistics.fmean(own) for own in each if len(own) > 1 for gap in own]
-
-
-def exceeds_seeds(gaps: Sequence[float], spread: Sequence[float] = ()) -> bool:
+def exceeds_seeds(gaps: Sequence[float], *others: Sequence[float]) -> bool:
     """Whether differences over seeds have a mean other than 0: Student's t, two-sided, p < 0.05.
 
     Args:
       gaps: a difference for each seed.
-      spread: other differences of this kind. Their deviation counts if there is a single gap.
+      others: those of other rows. If there is a single gap, their pooled deviation from their own
+        means counts.
     """
     from scipy.stats import t  # imported late, since `--list` does not need it
 
-    sample = gaps if len(gaps) > 1 else spread
-    if not gaps or len(sample) < 2:
+    samples = [own for own in ([gaps] if len(gaps) > 1 else others) if len(own) > 1]
+    degrees = sum(len(own) - 1 for own in samples)
+    if not gaps or not degrees:
         return False
-    error = statistics.stdev(sample) / len(gaps) ** 0.5
-    return abs(statistics.fmean(gaps)) > t.ppf(1 - P_LARGEST / 2, len(sample) - 1) * error
+    squares = sum(statistics.variance(own) * (len(own) - 1) for own in samples)
+    error = (squares / degrees / len(gaps)) ** 0.5
+    return abs(statistics.fmean(gaps)) > t.ppf(1 - P_LARGEST / 2, degrees) * error

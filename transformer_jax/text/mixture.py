@@ -99,7 +99,8 @@ class MixedCorpus:
                     f"There is no validation text, and {' and '.join(pair)} share pairs: what one "
                     "leaves out, the other may show. Name validation text: data.valid."
                 )
-        return list(found.values())
+        without_tag = [part for part in found.values() if not part.text.tag]
+        return without_tag or list(found.values())
 
     def _named(self, name: str) -> list[_Part]:
         """The texts of "test:de-fr", which are those of data.test, or of one stem."""

@@ -14,7 +14,6 @@ from transformer_jax.config.schema import Config
 from transformer_jax.config.train import TrainConfig
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.model.outputs.back_translation import BACK_TRANSLATION, check_two_codes
-from transformer_jax.model.outputs.ctc import STATES
 from transformer_jax.model.outputs.objectives import loss_weights, objective_of
 from transformer_jax.model.sides.choices import longest as longest_of
 from transformer_jax.parallel import processes
@@ -68,11 +67,12 @@ class TrainingData(NamedTuple):
     valid_shape: BatchShape  # a validation batch's, with rows for every pair
     seed: int  # decides the order of each epoch's rows
     masks: Masks | None = None  # what training hides of recordings
+    segmentations: int = 1  # of each pair; `train` and `plan` have the text this often
 
     @property
     def steps_per_epoch(self) -> float:
         """Training steps of an epoch, in which each pair is seen as often as its weight says."""
-        return self.plan.epoch_rows / self.shape.rows
+        return self.plan.epoch_rows / self.shape.rows / self.segmentations
 
     def train_batches(
         self, own_rows: np.ndarray | None, start_batch: int
@@ -201,6 +201,7 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
         valid_shape=valid_shape,
         seed=config.seed,
         masks=_masks(config),
+        segmentations=segmentations.number if segmentations else 1,
     )
 
 
@@ -220,9 +221,9 @@ def _check_encoded(
     valid: EncodedPairs,
     of_test: list[Sequence[Pair]],
 ) -> None:
-    """Warns of text that may be a mistake. Raises DataError if CTC can write none of a split."""
-    if config.model.parallel == "ctc":
-        text_checks.check_states(train, valid, STATES)
+    """Warns of text that may be a mistake. Raises DataError if none of a split can be written."""
+    if config.model.parallel is not None:
+        text_checks.check_lengths(train, valid, config.model.parallel)
     text_checks.warn_of_known_pairs(train, valid, vocabulary, "validation")
     for pairs in () if config.model.features else of_test:  # features take long to read
         with contextlib.suppress(DataError):

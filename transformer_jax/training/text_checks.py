@@ -4,12 +4,14 @@ import contextlib
 import functools
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from transformer_jax.config.data import DataConfig, Text, directed, overlap, slice_of
 from transformer_jax.errors import DataError
+from transformer_jax.model.outputs.ctc import STATES
+from transformer_jax.model.outputs.mask_predict import LENGTHS
 from transformer_jax.text.corpora import Corpus
 from transformer_jax.text.encoded import EncodedPairs
 from transformer_jax.text.folder_corpus import FolderCorpus, Pair
@@ -23,6 +25,17 @@ REFERENCES = 1_000  # validation references that are looked at
 LOST_SHARE, KNOWN_SHARE, COPIED_SHARE = 0.01, 0.1, 0.5
 CHUNK_PAIRS = 50_000
 TARGET_LINES = 1_000  # of each text that are compared
+# By model.parallel: whether targets of these lengths can be written, and which can.
+WRITABLE: dict[str, tuple[Callable[[np.ndarray, np.ndarray], np.ndarray], str]] = {
+    "ctc": (
+        lambda src, tgt: tgt <= STATES * src,
+        f"it has {STATES} places for each subword of the source",
+    ),
+    "mask_predict": (
+        lambda src, tgt: (src - LENGTHS // 2 <= tgt) & (tgt < src + LENGTHS // 2),
+        f"lengths are from {LENGTHS // 2} subwords below to {LENGTHS // 2 - 1} above the source's",
+    ),
+}
 
 
 def warn_of_lost_characters(pairs: Sequence[Pair], vocabulary: Vocabulary) -> None:
@@ -72,27 +85,24 @@ def warn_of_splits(corpus: Corpus, data: DataConfig, of_valid: str) -> None:
             log.warning("there is no test split for a later `evaluate`: %s", error)
 
 
-def check_states(train: EncodedPairs, valid: EncodedPairs, states: int) -> None:
-    """Logs how many training targets are longer than the states of their source: CTC writes none.
+def check_lengths(train: EncodedPairs, valid: EncodedPairs, parallel: str) -> None:
+    """Logs how many training targets have a length that this model.parallel cannot write.
 
     Raises:
-      DataError: all of a split are.
+      DataError: all of a split have.
     """
-    longer = [one.tgt_lengths() > states * one.src_lengths() for one in (train, valid)]
-    for kind, is_longer in zip(("training", "validation"), longer, strict=True):
-        if is_longer.all():
+    is_writable, limit = WRITABLE[parallel]
+    wrong = [~is_writable(one.src_lengths(), one.tgt_lengths()) for one in (train, valid)]
+    for kind, is_wrong in zip(("training", "validation"), wrong, strict=True):
+        if is_wrong.all():
             raise DataError(
-                f"Every {kind} target has more than {states} subwords for each of its source, more "
-                "than model.parallel=ctc can write: no pair counts. Are the sides swapped?"
+                f"No {kind} target has a length that model.parallel={parallel} can write: {limit}. "
+                "Are the sides swapped?"
             )
-    if count := int(longer[0].sum()):
-        log.warning(
-            "%d targets (%.1f %%) have more than %d subwords for each of the source: they do not "
-            "count in training",
-            count,
-            100 * count / len(train),
-            states,
-        )
+    if count := int(wrong[0].sum()):
+        share = 100 * count / len(train)
+        given = count, share, parallel, limit
+        log.warning("%d targets (%.1f %%) cannot be written by model.parallel=%s: %s", *given)
 
 
 def warn_of_equal_targets(corpus: Corpus, by_tag: bool) -> None:

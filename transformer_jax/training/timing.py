@@ -73,7 +73,8 @@ def measure(
     batches.close()
     state = states[0]
     validate = make_validate(data, program, None)
-    first, check = (_seconds(lambda: validate(state.params)) for _ in range(2))
+    first, *others = (_seconds(lambda: validate(state.params)) for _ in range(1 + ways))
+    first, check = first + sum(others[1:]), sum(others)  # each model of two is validated
     saving = 0.0 if save is None else _seconds(lambda: save(state, taken))
     return Timing(per_step, check + saving, first + saving, jax.devices()[0].device_kind)
 

@@ -146,11 +146,12 @@ def _dry_run(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
     _print([*described, f"data: {data.corpus.describe()}: {pairs}"])
     timing = measure(config, data, program, at_least=2, for_seconds=2.0)
     steps = config.train.steps
+    searches = ", without the searches of validation BLEU" * config.train.valid_bleu
     whole = clock(timing.seconds(steps, config.train.valid_every))
     _print(
         [
             f"time: {timing.step:.3g} s a step and {timing.check:.3g} s a validation, {whole} for "
-            f"{steps:,} steps"
+            f"{steps:,} steps{searches}"
         ]
     )
 
