@@ -16,8 +16,8 @@ from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.batches import Batch
 from transformer_jax.text.vocabulary import EOS, Sizes
 from transformer_jax.training.data import TrainingData, load_data
-from transformer_jax.training.program import BatchShape, Program, compile_program
-from transformer_jax.training.state import TrainState
+from transformer_jax.training.program import BatchShape, Program, compile_program, shardings_of
+from transformer_jax.training.state import TrainState, Window
 
 
 def one_device() -> Mesh:
@@ -45,6 +45,11 @@ class Steps:
     def put(self, batch: Batch) -> Batch:
         """The batch on the mesh's devices."""
         return jax.device_put(batch, batch_sharding(self.program.mesh))
+
+    def begin(self) -> None:
+        """Sets the sums of metrics to 0."""
+        zero = jax.device_put(Window.zero(), shardings_of(self.state.window))
+        self.state = jax.block_until_ready(self.state._replace(window=zero))
 
     def run(self, batches: Iterable[Batch]) -> None:
         """Takes a step with each batch; returns when the last one has ended."""

@@ -64,9 +64,9 @@ def step_of(workdir: Path) -> int:
     return max((record["step"] for record in lines(workdir)), default=0)
 
 
-def is_writing(workdir: Path) -> bool:
-    """Whether a checkpoint is being written."""
-    return any((workdir / "checkpoints").glob("*.orbax-checkpoint-tmp*"))
+def writing_of(workdir: Path) -> set[Path]:
+    """The checkpoints that are being written, or whose writer was killed."""
+    return set((workdir / "checkpoints").glob("*.orbax-checkpoint-tmp*"))
 
 
 def kill_when(process: subprocess.Popen, happened: Callable[[], bool]) -> bool:
@@ -85,6 +85,7 @@ def kill_small(folder: Path, kills: int, draw: random.Random) -> dict[str, Any]:
     workdir, log = folder / "killed", folder / "killed.log"
     killed = writing = 0
     while killed < kills:
+        left = writing_of(workdir)  # by an earlier kill
         process = start(workdir, SMALL, log)
         begun = time.monotonic()
         first = step_of(workdir)
@@ -94,7 +95,7 @@ def kill_small(folder: Path, kills: int, draw: random.Random) -> dict[str, Any]:
 
         def happened(in_write: bool = in_write, at: int = at_step, pause: float = delay) -> bool:
             if in_write:
-                return is_writing(workdir)
+                return bool(writing_of(workdir) - left)  # noqa: B023
             if step_of(workdir) < at or time.monotonic() - begun < 1.0:  # noqa: B023
                 return False
             time.sleep(pause)
@@ -102,7 +103,7 @@ def kill_small(folder: Path, kills: int, draw: random.Random) -> dict[str, Any]:
 
         if kill_when(process, happened):
             killed += 1
-            writing += is_writing(workdir)
+            writing += bool(writing_of(workdir) - left)
         elif step_of(workdir) >= SMALL["train.steps"]:
             break
     return {"kills": killed, "during_a_checkpoint": writing} | compare(folder, workdir, SMALL, log)
@@ -153,6 +154,7 @@ def main() -> None:
             minutes = round((time.monotonic() - begun) / 60, 1)
             print(json.dumps({"part": name, **result, "minutes": minutes}), flush=True)
             good &= result["equal_bit_for_bit"] and not result["tracebacks"]
+            good &= name != "small" or result["kills"] == kills
     if not good:
         sys.exit(1)
 

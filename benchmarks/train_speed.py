@@ -50,8 +50,6 @@ from transformer_jax.errors import UserError
 from transformer_jax.reporting.provenance import processor
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.training.data import TrainingData, load_data
-from transformer_jax.training.program import shardings_of
-from transformer_jax.training.state import Window
 from transformer_jax.use.command_line import Flag, parse_experiment, run_main
 
 ROOT = Path(__file__).parents[1]
@@ -102,8 +100,7 @@ def measure_ours(config: Config, folder: Path, warm_up: int, timed_steps: int) -
     steps.run(itertools.islice(batches, 1))
     first_step = seconds_since_start()
     steps.run(itertools.islice(batches, warm_up - 1))
-    zero = jax.device_put(Window.zero(), shardings_of(steps.state.window))
-    steps.state = jax.block_until_ready(steps.state._replace(window=zero))
+    steps.begin()
     seconds = timed(lambda: steps.run(itertools.islice(batches, timed_steps)))
     window = jax.device_get(steps.state.window)
     nats, *counts = map(float, (window.nats, window.src_tokens, window.tgt_tokens, window.slots))

@@ -124,6 +124,7 @@ def train(job: dict[str, Any], size: str, how: str) -> Figures:
     first = timed(run)
     seconds = [timed(run) for _ in range(job["blocks"])]
     second = statistics.median(seconds)
+    each = zip(nats, batches, strict=True)
     src = sum(batch.src_tokens for batch in batches)
     tgt = sum(len(batch.labels) for batch in batches)
     slots = sum(batch.src.numel() + batch.tgt_input.numel() for batch in batches)
@@ -131,7 +132,7 @@ def train(job: dict[str, Any], size: str, how: str) -> Figures:
         "ms_of_each_pass": [1e3 * s / len(batches) for s in seconds],
         "peak_gib": peak_gib(),
         "compile_s": None if how == "eager" else first - second,
-        "nats_per_token": float(torch.stack(nats).mean()),
+        "nats_per_token": sum(float(x) * len(batch.labels) for x, batch in each) / tgt,
         "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
     }
 

@@ -64,6 +64,10 @@ def test_an_experiment_of_one_s_own_comes_first_and_its_status_is_the_command_s(
     (tmp_path / "experiments" / "demo.py").write_text(code)
     done = run(*COMMAND, "demo", "--help", "--x=1")
     assert (done.returncode, done.stdout) == (3, "__main__ ['--help', '--x=1']\n")
+    (tmp_path / "experiments" / "of_grammar.py").write_text("import grammar.that_is_elsewhere")
+    done = run(*COMMAND, "of_grammar")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "experiment of_grammar needs the folder grammar of a checkout" in done.stderr
     for name in ("nowhere", "__init__", "figures_bleu"):  # the last one is shared by others
         done = run(*COMMAND, name)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)

@@ -123,6 +123,10 @@ def of_training(monkeypatch):
     copying.named_pairs.cache_clear()
 
 
+def test_the_test_split_has_the_pairs_that_are_asked_for():
+    assert len(copying.named_pairs(copying.PAIRS)[KNOWN]) > 50
+
+
 def test_the_same_sentences_have_known_and_invented_names(of_training):
     known, invented = of_training[KNOWN], of_training[INVENTED]
     assert len(known) == len(invented) > 2

@@ -35,7 +35,13 @@ def experiment(name: str = "", arguments: Sequence[str] = ()) -> None:
         )
     sys.path.insert(0, str(folder.absolute().parent))  # experiments import one another
     sys.argv = [str(file), *arguments]
-    runpy.run_path(str(file), run_name="__main__")
+    try:
+        runpy.run_path(str(file), run_name="__main__")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "grammar":
+            raise
+        needs = "needs the folder grammar of a checkout: run it in one."
+        raise ConfigError(f"experiment {name} {needs}") from None
 
 
 def find_module(folder: Path, name: str) -> Path | None:
