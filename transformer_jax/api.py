@@ -314,10 +314,9 @@ class Run:
         if target is not None and not len(tgt_ids[0]):
             raise ConfigError("The target is blank: give a translation, or leave it out.")
         if target is None:
-            [hypotheses] = translator.translate(src_ids)
-            if not hypotheses:
+            if (own := lines.best(src_ids[0])) is None:
                 raise RunError("The model finds no translation; did its training diverge?")
-            tgt_ids = [hypotheses[0].ids]
+            tgt_ids = [own]
         places = lines.read.places(len(src_ids[0])) if lines.read else None
         pair = src_ids[0], tgt_ids[0]
         found = pair_attention(

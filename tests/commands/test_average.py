@@ -12,6 +12,7 @@ from tests import tiny_runs as runs
 from tests.runs.test_weights import assert_params, params_of, shapes
 from transformer_jax.commands import average as module
 from transformer_jax.commands.average import average
+from transformer_jax.config.train import TrainConfig
 from transformer_jax.errors import RunError
 from transformer_jax.runs.checkpoints import committed_steps, damaged_file, write_manifest
 from transformer_jax.runs.run_folder import LOCK, RunFolder
@@ -85,6 +86,15 @@ def test_an_old_best_is_none_of_the_last(run):
     assert committed_steps(run.checkpoints) == [5, 30, 35, 40]
     with pytest.raises(RunError, match=r"last 3 checkpoints \(30, 35, 40\)"):
         average(str(run.path), 4)
+
+
+def test_where_a_run_was_stopped_is_none_of_the_last_unless_too_few_are_left(monkeypatch):
+    monkeypatch.setattr(module, "saved_steps", lambda _: [20, 30, 40, 43, 50, 60])
+    train = TrainConfig(checkpoint_every=10, keep_last=5)
+    assert module._last_steps(None, 5, train) == [20, 30, 40, 50, 60]
+    monkeypatch.setattr(module, "saved_steps", lambda _: [20, 33, 45])  # of another interval
+    assert module._last_steps(None, 2, train) == [20, 45]
+    assert module._last_steps(None, 3, train) == [20, 33, 45]
 
 
 def deleting(run: RunFolder, times: int, monkeypatch) -> None:

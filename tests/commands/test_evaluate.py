@@ -12,7 +12,13 @@ import pytest
 from tests import tiny_runs as runs
 from transformer_jax import __version__
 from transformer_jax.commands.average import average
-from transformer_jax.commands.evaluate import _latency, _parts_of, _Text, _text_of_files
+from transformer_jax.commands.evaluate import (
+    _latency,
+    _parts_of,
+    _print_examples,
+    _Text,
+    _text_of_files,
+)
 from transformer_jax.commands.evaluate import evaluate as evaluate_command
 from transformer_jax.decoding.lines import LineTranslator
 from transformer_jax.errors import ConfigError, DataError
@@ -274,3 +280,9 @@ def test_the_built_in_corpus_has_one_test_text_whatever_data_test_says():
     config = runs.tiny_config(data__source="grammar", data__test=("a", "b"))
     pairs = open_corpus(config.data).split("test")
     assert _parts_of(config, _Text("test", "test", [pairs])) == []
+
+
+@pytest.mark.parametrize(("examples", "lines"), [(0, []), (1, [0]), (7, [0, 2, 3, 4, 6, 8, 9])])
+def test_so_many_examples_are_printed_as_were_asked_for(examples, lines, capsys):
+    _print_examples([(f"s{n}", f"r{n}") for n in range(10)], ["t"] * 10, examples)
+    assert re.findall(r"source      s(.)", capsys.readouterr().out) == [str(n) for n in lines]

@@ -37,7 +37,7 @@ from transformer_jax.text.built_in_corpus import built_in_pairs
 from transformer_jax.text.bundle import Bundle, packed
 from transformer_jax.text.vocabulary import BOS, EOS, TableVocabulary, Vocabulary, load_vocabulary
 from transformer_jax.text.vocabulary_training import train_vocabulary
-from transformer_jax.use.loading import load_model
+from transformer_jax.use.loading import LoadedModel, load_model
 
 LONGEST = 64  # subwords
 IMPORTED = {"imported": "one", "imported, two": "two"}
@@ -225,8 +225,15 @@ def test_the_links_of_the_built_in_corpus_choose_what_aligns(monkeypatch):
         seen.append((*texts, links))
         return Aligner(0, None, 0.25)
 
-    monkeypatch.setattr(command, "load_model", lambda *run, overrides: seen.append(run))
-    monkeypatch.setattr(command, "Run", lambda _: SimpleNamespace(align=lambda *texts: texts))
+    full = {"train.alignment_weight": 0.1, "train.alignment_context": "full"}
+    loaded = LoadedModel(with_values(Config(), full), None, None, "40")
+
+    def run_of(given):
+        assert given.config.train.alignment_context == "past", "the pass that an engine has"
+        return SimpleNamespace(align=lambda *texts: texts)
+
+    monkeypatch.setattr(command, "load_model", lambda *run, overrides: seen.append(run) or loaded)
+    monkeypatch.setattr(command, "Run", run_of)
     monkeypatch.setattr(command, "best_aligner", best)
     config = with_values(Config(), {"data.source": "grammar"})
     swapped = with_values(config, {"data.src": "de", "data.tgt": "en"})
@@ -388,12 +395,13 @@ OTHER = "; it divides by length^alpha, ours by GNMT's penalty: at alpha 0 both a
         (
             "ctranslate2",
             {"length_penalty": 0.0, "min_length": 2, "no_repeat": 3},
-            "length_penalty=0, min_decoding_length=2, no_repeat_ngram_size=3)",
+            "max_input_length=0, min_decoding_length=2, max_decoding_length=561, beam_size=3, "
+            "length_penalty=0, no_repeat_ngram_size=3)",
         ),
         (
             "ctranslate2",
             {"banned_subwords": ("<unk>",), "penalty": "power", "max_length": 20},
-            "max_input_length=0, max_decoding_length=69, suppress_sequences=[['<unk>']], "
+            "min_decoding_length=0, max_decoding_length=69, suppress_sequences=[['<unk>']], "
             "beam_size=3, length_penalty=0.6)",
         ),
         ("stablehlo", {}, "search.py of the folder, with 3 beams, no length penalty"),

@@ -81,8 +81,11 @@ def test_minimum_bayes_risk_returns_as_many_as_were_asked_for(utility, vocabular
     echo.n_best = 2
     lines = ["a dog", "a dog", "a dot", "xyz"]
     samples = [Hypothesis(np.append(vocabulary.encode(text), EOS), 0.0, 0.0) for text in lines]
+    samples = samples[::-1]  # as drawn, the worst first
     echo.translate = lambda sentences: [samples for _ in sentences]
-    [found] = LineTranslator(vocabulary, echo)(["x"])
+    translator = LineTranslator(vocabulary, echo)
+    [found] = translator(["x"])
+    np.testing.assert_array_equal(translator.best(np.array([5, EOS])), samples[-1].ids)
     assert [one.text for one in found] == ["a dog", "a dot"]
     want = expected_utilities(lines, UTILITIES[utility]())
     assert [one.score for one in found] == [want[one.text] for one in found]
@@ -151,6 +154,7 @@ def test_line_ends_that_bytes_spell_do_not_break_the_line(vocabulary):
 
 
 def test_a_line_for_which_search_finds_nothing_is_still_answered(vocabulary):
+    assert LineTranslator(vocabulary, Echo(answers=0)).best(np.array([5, EOS])) is None
     """A model with NaN logits gives no hypothesis; the lines after it keep their places."""
     translator = LineTranslator(vocabulary, Echo(answers=0))
     assert translator(["A dog."]) == [[("", float("-inf"))]]

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import os
 import shutil
 import time
@@ -91,6 +92,21 @@ def test_the_best_and_the_last_are_kept_each_with_a_manifest(tmp_path):
     assert manifests(folder) == ["6.sha256.json", "7.sha256.json"]
     without_scores = save(tmp_path / "other", dict.fromkeys(range(1, 5)))
     assert committed_steps(without_scores) == [3, 4]
+
+
+def test_where_a_run_was_stopped_nothing_stays_once_there_is_a_later_one(tmp_path):
+    folder = save(tmp_path, dict.fromkeys((10, 20, 23)))
+    assert committed_steps(folder) == [20, 23]
+    checkpoints = Checkpoints(folder, 2)
+    checkpoints.stopped_at = 23
+    checkpoints.save(state_at(30), 30, None)
+    checkpoints.close()
+    assert committed_steps(folder) == [20, 30], "as if it had never been stopped"
+
+
+def test_a_score_that_is_not_a_number_is_the_worst(tmp_path):
+    scores = {1: -2.0, 2: -2.5, 3: math.nan, 4: -2.6}
+    assert committed_steps(save(tmp_path, scores, keep_last=1)) == [1, 4]
 
 
 @pytest.mark.parametrize("has_manifest", [True, False])

@@ -341,7 +341,7 @@ def test_the_last_line_of_a_process_is_its_reason():
 def test_devices_are_shared_out(monkeypatch):
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,6")
-    assert [s.environment["CUDA_VISIBLE_DEVICES"] for s in shares(2)] == ["3,6", "5"]
+    assert [s.environment["CUDA_VISIBLE_DEVICES"] for s in shares(2)] == ["3", "5"]
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     listed = SimpleNamespace(stdout="GPU 0: NVIDIA H100\n  MIG 1g.10gb Device 0:\nGPU 1: NVIDIA\n")
     monkeypatch.setattr("shutil.which", lambda name: name)
@@ -363,6 +363,15 @@ def test_devices_are_shared_out(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(ConfigError, match=r"--jobs=5 is not in 1\.\.4"):
         shares(5)
+
+
+def test_a_row_with_a_time_has_a_gpu_of_its_own(call, monkeypatch):
+    monkeypatch.setattr(command, "visible_gpus", lambda: ["0", "1"])
+    monkeypatch.setattr(command, "run_here", mock.Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(ConfigError, match="--jobs=3: a row with a time .* this machine has 2"):
+        call("--minutes=1", "--jobs=3")
+    with pytest.raises(KeyboardInterrupt):
+        call("--minutes=1", "--jobs=2")
 
 
 def job_of(folder: Path, *commands: list[str]) -> SimpleNamespace:

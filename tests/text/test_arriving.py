@@ -90,11 +90,37 @@ def test_a_vocabulary_whose_words_depend_on_one_another_is_refused(change, reaso
         word_ends(own)
 
 
+UNKNOWN = {"reads_unknown_codes": False}
+
+
+@pytest.mark.parametrize(
+    ("begun", "line", "is_right"),
+    [
+        ("", ">>de<< a", True),
+        ("", ">>fr<< a", False),  # as a whole line of this run
+        (">>de<< ", "a b", True),
+        (">>de<< ", ">>de<< a", False),  # the line would begin twice
+        (">>de<< ", "a >>fr<< b", True),
+    ],
+)
+def test_a_code_is_known_and_given_once(begun, line, is_right):
+    def letters(lines):
+        return [np.array([*map(ord, lines[0])])]
+
+    known = SimpleNamespace(encode_lines=letters, codes={">>de<<": 4}, **UNKNOWN)
+    arriving = ArrivingLine(known, (" ",), begun)
+    if is_right:
+        assert len(arriving.add(line, True)) == len(begun + line)
+    else:
+        with pytest.raises(DataError, match=f"A line begins with {line[:6]}"):
+            arriving.add(line, False)
+
+
 def test_subwords_that_change_once_they_are_read_are_an_error():
     def joined(lines):
         return [np.array([*map(ord, lines[0].replace(" :", ":"))])]
 
-    line = ArrivingLine(SimpleNamespace(encode_lines=joined), (" ",))
+    line = ArrivingLine(SimpleNamespace(encode_lines=joined, codes={}, **UNKNOWN), (" ",))
     line.add("a ", False)
     with pytest.raises(DataError, match="not those of its words"):
         line.add(": b", True)

@@ -75,6 +75,8 @@ def test_stopped_while_it_validates_a_run_validates_first(tmp_path, monkeypatch)
             patch.setattr("transformer_jax.use.train.BLEU_LINES", 10)
             patch.setattr(LineTranslator, "shared", and_stop)
             assert runs.train(workdir, **changes) == 128 + signal.SIGTERM
+            calls[:] = [None] * (3 * step // 10 - 3)  # the next call is the one that stops again
+            assert runs.train(workdir, **changes) == 128 + signal.SIGTERM
         assert steps_of(workdir)[-1] == step
         assert ("valid", step) not in [(r["kind"], r["step"]) for r in runs.metrics(workdir)]
         assert runs.train(workdir, **changes) == 0

@@ -4,6 +4,7 @@ import logging
 import time
 from pathlib import Path
 
+from transformer_jax.config.train import TrainConfig
 from transformer_jax.errors import RunError
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.interfaces import Params
@@ -38,12 +39,12 @@ def average(workdir: str, last: int = 5) -> Path:
         raise RunError(f"{run.path} has one checkpoint only: it was not trained here.")
     vocabulary = load_vocabulary(run.vocabulary_file)
     like = abstract_params(make_model(config.model, vocabulary.sizes))
-    steps = _last_steps(run, last, config.train.keep_last)
+    steps = _last_steps(run, last, config.train)
     try:
         mean = _mean(run, steps, like)
     except _Deleted as deleted:
         log.info("%s; averaging those that are there now", deleted)
-        steps = _last_steps(run, last, config.train.keep_last)
+        steps = _last_steps(run, last, config.train)
         try:
             mean = _mean(run, steps, like)
         except _Deleted as again:
@@ -59,9 +60,14 @@ class _Deleted(Exception):
     """A checkpoint was there when it was listed and is gone now."""
 
 
-def _last_steps(run: RunFolder, last: int, keep_last: int) -> list[int]:
-    # The folder may hold one checkpoint more: the best one is kept, however old it is.
-    steps = saved_steps(run)[-keep_last:]
+def _last_steps(run: RunFolder, last: int, train: TrainConfig) -> list[int]:
+    """The steps of the checkpoints to average: as if the run had never been stopped.
+
+    The folder may hold more: the best, however old, and the one where the run was stopped.
+    """
+    saved, keep_last = saved_steps(run), train.keep_last
+    usual = [step for step in saved if step % train.checkpoint_every == 0 or step == saved[-1]]
+    steps = (usual if len(usual) >= last else saved)[-keep_last:]
     if not 1 <= last <= len(steps):
         count = len(steps)
         kept, choice = (f"{count} checkpoints", f"1 to {count}") if count > 1 else ("checkpoint", 1)

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from transformer_jax import __version__
 from transformer_jax.config.data import Text, directed
@@ -200,6 +201,8 @@ class _Keeper(NamedTuple):
         languages = config.data.between(text.split or "", config.decode.to)
         is_read = config.data.src_kind != "text"
         scores = score(hypotheses, references, *languages, others, is_read)
+        if is_read and others:
+            log.info("word and character errors count against the first references alone")
         if not is_read and _has_language_of(hypotheses, sources, references):
             log.warning(
                 "%s: most translations look like the sources, not like the references; are the "
@@ -281,7 +284,8 @@ def _has_language_of(
 
 def _print_examples(pairs: Sequence[Pair], hypotheses: Sequence[str], examples: int) -> None:
     """Prints that many evenly spaced pairs with their translations."""
-    for i in range(0, len(pairs), -(-len(pairs) // examples)) if examples else ():
+    count = min(examples, len(pairs))
+    for i in np.linspace(0, len(pairs) - 1, count).round().astype(int).tolist():
         source, reference = map(printable, pairs[i])
         print(f"\nsource      {source}\nreference   {reference}")
         print(f"translation {printable(hypotheses[i])}")

@@ -11,6 +11,7 @@ import numpy as np
 
 from transformer_jax import __version__
 from transformer_jax.api import Run
+from transformer_jax.config.changes import with_values
 from transformer_jax.config.data import DataConfig
 from transformer_jax.config.decode import DecodeConfig
 from transformer_jax.config.schema import Config
@@ -127,7 +128,10 @@ def _aligner(workdir: str, checkpoint: str, config: Config, stem: str | None) ->
     else:
         return None
     to: dict[str, Any] = {"decode.to": data.tgt} if config.data.directions else {}
-    run = Run(load_model(workdir, checkpoint, overrides=to))
+    loaded = load_model(workdir, checkpoint, overrides=to)
+    # An engine aligns by the pass that translates, whatever `align` does.
+    past = with_values(loaded.config, {"train.alignment_context": "past"})
+    run = Run(loaded._replace(config=past))
     found = best_aligner(run.align(*map(list, zip(*pairs, strict=True))), links)
     what = "the mean of heads" if found.head is None else f"head {found.head + 1}"
     log.info(
@@ -182,12 +186,11 @@ def _call(decode: DecodeConfig, format: str) -> str:
     """The call of the engine that searches with a beam as the run does."""
     if format == "ctranslate2":
         longest = decode.max_length + decode.max_extra_length - 1  # it does not count EOS
-        call = f"max_input_length=0, max_decoding_length={longest}, "
+        call = f"max_input_length=0, min_decoding_length={decode.min_length}, "
+        call += f"max_decoding_length={longest}, "
         if decode.banned_subwords:
             call += f"suppress_sequences={[[one] for one in decode.banned_subwords]}, "
         call += f"beam_size={decode.beam_size}, length_penalty={decode.length_penalty:g}"
-        if decode.min_length:
-            call += f", min_decoding_length={decode.min_length}"
         if decode.no_repeat:
             call += f", no_repeat_ngram_size={decode.no_repeat}"
         call = f"translate_batch(..., {call})"

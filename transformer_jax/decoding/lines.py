@@ -111,6 +111,13 @@ class LineTranslator:
             self.empty += bool(lines[i].strip()) and not results[i][0].text.strip()
         return results
 
+    def best(self, ids: np.ndarray) -> np.ndarray | None:
+        """The subwords of the translation of a sentence's subwords; None: search found none."""
+        [hypotheses] = self.translator.translate([ids])
+        ids_of = {self.text(one.ids): one.ids for one in reversed(hypotheses)}
+        ranked = self._ranked([Translation(self.text(one.ids), one.score) for one in hypotheses])
+        return ids_of[ranked[0].text] if ranked else None
+
     def _ranked(self, translations: list[Translation]) -> list[Translation]:
         """The translations in the generator's own order; mbr ranks its samples by utility."""
         decode = self.translator.decode

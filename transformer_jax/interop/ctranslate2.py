@@ -163,7 +163,8 @@ def _read(folder: Path, languages: tuple[str, str]) -> Imported:
             f"{folder} cannot be imported: ours cannot have its {', '.join(wrong[:5])}{more}."
         )
     bundle = bundle_of(folder, tokens, special, languages)
-    decode = {"penalty": "power", "length_penalty": 1.0, "beam_size": BEAMS}
+    # The engine's own search, which never writes an empty translation.
+    decode = {"penalty": "power", "length_penalty": 1.0, "beam_size": BEAMS, "min_length": 1}
     both = special[0], special[1]
     return imported(weights, ModelConfig(**config), both, bundle, decode, halves)
 

@@ -20,7 +20,7 @@ class Share(NamedTuple):
 
 
 def shares(count: int) -> list[Share]:
-    """This machine's devices, divided among `count` processes.
+    """This machine's devices, divided among `count` processes; what is left over stays idle.
 
     With more processes than GPUs, several share a GPU and divide its memory.
 
@@ -35,10 +35,12 @@ def shares(count: int) -> list[Share]:
         kind = "GPUs" if len(gpus) == most else "CPU cores"
         raise ConfigError(f"--jobs={count} is not in 1..{most}: this machine's {kind}.")
     if not gpus:
-        return [Share({}, frozenset(cores[n::count])) for n in range(count)]
+        own = (cores[n::count][: len(cores) // count] for n in range(count))
+        return [Share({}, frozenset(part)) for part in own]
     each = -(-count // len(gpus))  # processes of a GPU
     memory = {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{GPU_MEMORY / each:.3f}"} if each > 1 else {}
-    parts = [",".join(gpus[n % len(gpus) :: count]) for n in range(count)]
+    most = max(1, len(gpus) // count)
+    parts = [",".join(gpus[n % len(gpus) :: count][:most]) for n in range(count)]
     return [Share({"CUDA_VISIBLE_DEVICES": part, **memory}, frozenset(cores)) for part in parts]
 
 

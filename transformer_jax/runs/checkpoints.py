@@ -181,8 +181,8 @@ class Checkpoints:
         self.folder, self.keep_last, self.on_save_error = folder, keep_last, on_save_error
         self._sealer = concurrent.futures.ThreadPoolExecutor(1, "manifests")
         self._sealing: concurrent.futures.Future[None] | None = None
-        self._newest_failed = False
-        self._run = inode(folder.parent)
+        self._newest_failed, self._run = False, inode(folder.parent)
+        self.stopped_at: int | None = None  # see `make_manager`; read at the first save
 
     @functools.cached_property
     def manager(self) -> "Manager":
@@ -192,7 +192,7 @@ class Checkpoints:
         if processes.is_first():
             for manifest in self.folder.glob(".*.tmp"):
                 manifest.unlink()
-        return make_manager(self.folder, self.keep_last, SCORE, _is_checkpoint)
+        return make_manager(self.folder, self.keep_last, SCORE, _is_checkpoint, self.stopped_at)
 
     def save(self, state: NamedTuple, step: int, score: float | None) -> None:
         """Starts to write a checkpoint.

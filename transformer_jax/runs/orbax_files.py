@@ -4,6 +4,8 @@ Import this module inside functions: Orbax takes 0.1 s to import, and a new run 
 first checkpoint.
 """
 
+import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -52,8 +54,25 @@ class Manager(ocp.CheckpointManager):
         self.save(step, args=ocp.args.Composite(**items), metrics=metrics)
 
 
+@dataclasses.dataclass
+class _Last(preservation_policy.PreservationPolicy):
+    """Keeps the last n checkpoints, and one where a run was stopped until there is a later one."""
+
+    n: int
+    stopped_at: int | None
+
+    def should_preserve(self, checkpoints: Any, *, context: Any) -> list[bool]:
+        steps = [one.step for one in checkpoints]
+        kept = {*[step for step in steps if step != self.stopped_at][-self.n :], *steps[-1:]}
+        return [step in kept for step in steps]
+
+
 def make_manager(
-    folder: Path, keep_last: int, score: str, is_checkpoint: Callable[[Path], bool]
+    folder: Path,
+    keep_last: int,
+    score: str,
+    is_checkpoint: Callable[[Path], bool],
+    stopped_at: int | None = None,
 ) -> Manager:
     """A manager that keeps the last checkpoints and the best, and removes unfinished ones.
 
@@ -62,12 +81,13 @@ def make_manager(
       keep_last: how many of the last ones it keeps.
       score: the name of the metric; the highest value is the best.
       is_checkpoint: whether a path is a checkpoint; others are left alone.
+      stopped_at: a step at which a run that never stopped has no checkpoint; None: there is none.
     """
 
     def score_of(metrics: dict[str, float]) -> float:
-        return metrics[score]
+        return -math.inf if math.isnan(metrics[score]) else metrics[score]
 
-    last = preservation_policy.LatestN(keep_last)
+    last = _Last(keep_last, stopped_at)
     best = preservation_policy.BestN(
         get_metric_fn=score_of, n=1, keep_checkpoints_without_metrics=False
     )

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from transformer_jax.errors import ConfigError, DataError, RunError, UserError
 from transformer_jax.files import blamed, make_folder
 from transformer_jax.kinds import fits
+from transformer_jax.parallel.devices import visible_gpus
 from transformer_jax.reporting.page import Part
 from transformer_jax.tables.collect import collect, counts
 from transformer_jax.tables.experiment import (
@@ -356,7 +357,12 @@ def _check_paces(missing: Sequence[Job], output: Output, minutes: float) -> None
 
 def _paced(missing: Sequence[Job], values: dict[str, Any], output: Output) -> list[Job]:
     """The jobs with the number of updates of their rows, which is measured if it is not known."""
-    minutes = values["minutes"]
+    minutes, gpus = values["minutes"], visible_gpus()
+    if gpus and values["jobs"] > len(gpus):
+        raise ConfigError(
+            f"--jobs={values['jobs']}: a row with a time needs a GPU of its own, and this machine "
+            f"has {len(gpus)}."
+        )
     known = read_paces(output.paces, minutes)
     first = {job.row: job for job in reversed(missing) if job.row not in known}
 

@@ -9,7 +9,7 @@ subwords of earlier ones.
 import numpy as np
 
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.text.vocabulary import SPACE, Vocabulary
+from transformer_jax.text.vocabulary import LANGUAGE, SPACE, Vocabulary
 
 WHITE_SPACE = tuple(c for c in map(chr, range(0x3001)) if c.isspace())
 
@@ -40,7 +40,7 @@ class ArrivingLine:
 
     def __init__(self, vocabulary: Vocabulary, ends: tuple[str, ...], begun: str = "") -> None:
         """Begins a line; `ends` is the result of `word_ends`, and `begun` is before its text."""
-        self.vocabulary, self.ends = vocabulary, ends
+        self.vocabulary, self.ends, self.begun = vocabulary, ends, begun
         self.text = begun
         self.complete = 0
         self.given = np.array([], np.int32)
@@ -53,7 +53,8 @@ class ArrivingLine:
           is_end: whether the line ends after it.
 
         Raises:
-          DataError: in the longer line, subwords that were already returned would be different.
+          DataError: in the longer line, subwords that were already returned would be different; or
+            it begins with the code of a language that the run does not know, or after `begun`.
         """
         self.text += text
         if is_end:
@@ -64,6 +65,13 @@ class ArrivingLine:
         if complete == self.complete and not is_end:
             return self.given[:0]
         self.complete = complete
+        first = LANGUAGE.match(self.text[len(self.begun) : complete])
+        is_known = self.vocabulary.reads_unknown_codes or not self.vocabulary.codes
+        if first and (self.begun or not (is_known or first[1] in self.vocabulary.codes)):
+            raise DataError(
+                f"A line begins with {first[1]}, and --simultaneous knows "
+                f"{', '.join(self.vocabulary.codes)}; --to is for all lines. Leave one out."
+            )
         (found,) = self.vocabulary.encode_lines([self.text[:complete]])
         new = found[len(self.given) :]
         if not np.array_equal(found[: len(self.given)], self.given):

@@ -82,8 +82,8 @@ def train_steps(
         observers = _Observers(states, train, program, directions, patience, opened)
         batches = data.train_batches(own, first)
         opened.enter_context(contextlib.closing(batches))
-        if any(lacking):
-            observers.add_scores(first, observers.validate(first, states, lacking))
+        if any(lacking) and not observers.catch_up(first, states, lacking):
+            return first
         step, begun = first, None
         to_take = range(first + 1, 1 + (first if patience.is_over else train.steps))
         for step, batch in zip(to_take, batches, strict=False):  # reads no batch beyond the last
@@ -119,6 +119,9 @@ class _Observers:
     ) -> None:
         """Opens the metrics files; `opened` closes them."""
         self.program, self.directions = program, directions
+        first = int(states[0].step)
+        for one in directions if first % train.checkpoint_every else ():
+            one.checkpoints.stopped_at = first
         self.validations: list[_Validation] = []
         for number, (one, state) in enumerate(zip(directions, states, strict=True)):
             read_window = WindowReader(train, one.data, program, state.window)
@@ -158,8 +161,9 @@ class _Observers:
         for one, state, score in zip(self.directions, states, scores, strict=True):
             one.checkpoints.save(self.program.to_save(state), step, score)
 
-    def add_scores(self, step: int, scores: Sequence[float | None]) -> None:
-        """Adds the validation scores that a signal prevented when this step was saved."""
+    def catch_up(self, step: int, states: States, lacking: Sequence[bool]) -> bool:
+        """Validates what a signal prevented when this step was saved; False if a signal came."""
+        scores = self.validate(step, states, lacking)
 
         def add() -> None:
             for one, score in zip(self.directions, scores, strict=True):
@@ -167,6 +171,7 @@ class _Observers:
                     add_score(one.checkpoints.folder / str(step), score)
 
         processes.first_does(add)  # the others wait: their managers read the scores too
+        return (None, True) not in zip(scores, lacking, strict=True)
 
 
 class _Validation(NamedTuple):

@@ -116,7 +116,7 @@ COMMANDS = {
             WORKDIRS,
             ANY_SOURCES,
             TRANSLATIONS,
-            Flag("contrastive", list, "FILE", "wrong ones: how often is --tgt likelier?"),
+            Flag("contrastive", list, "FILE", "wrong ones: how often does --tgt score higher?"),
             TO,
             CHECKPOINT,
             LENGTH_PENALTY,

@@ -125,8 +125,9 @@ class Gated(nn.Module):
     """(1 - g) h + g d: h of the first sentence, d of the others, g = sigmoid([h; d] W).
 
     h is the output of attention to the first sentence alone, and d that of `Hierarchical` over the
-    others, such as those before it in its document. Where there are none, the output is h. The
-    weights of the others' positions count g, the mean over its features.
+    others, such as those before it in its document. A sentence that is not there is its EOS alone,
+    to which attention goes; without it (model.source_eos=False) the output is h. The weights of the
+    others' positions count g, the mean over its features.
 
     Source: Miculicich et al. 2018, section 2, on top of the decoder, with a network after d.
     """
