@@ -23,7 +23,11 @@ from transformer_jax.text.vocabulary import (
     Vocabulary,
     load_vocabulary,
 )
-from transformer_jax.text.vocabulary_training import train_vocabularies, train_vocabulary
+from transformer_jax.text.vocabulary_training import (
+    train_vocabularies,
+    train_vocabulary,
+    word_splitter,
+)
 
 WORDS = "Hund Katze läuft über Straße dog cat runs across the street Zug train kommt comes".split()
 LINES = [
@@ -384,3 +388,11 @@ def test_codes_that_begin_a_source_line_are_one_subword_each(separate):
 def test_a_vocabulary_without_codes_reads_them_as_text(vocabulary):
     assert not vocabulary.codes
     assert vocabulary.decode(vocabulary.encode(">>de<< Hund")) == ">>de<< Hund"
+
+
+def test_a_word_splitter_splits_at_spaces_alone():
+    words = [f"word-{n}." for n in range(40)]
+    splitter = sentencepiece.SentencePieceProcessor(model_proto=word_splitter(words))
+    assert splitter.encode(" ".join(words[::-1]), out_type=str) == [
+        f"\u2581{x}" for x in words[::-1]
+    ]
