@@ -87,8 +87,14 @@ def test_minimum_bayes_risk_returns_as_many_as_were_asked_for(utility, vocabular
     [found] = translator(["x"])
     np.testing.assert_array_equal(translator.best(np.array([5, EOS])), samples[-1].ids)
     assert [one.text for one in found] == ["a dog", "a dot"]
-    want = expected_utilities(lines, UTILITIES[utility]())
+    want = expected_utilities(lines, UTILITIES[utility]("13a"))
     assert [one.score for one in found] == [want[one.text] for one in found]
+
+
+def test_utilities_of_text_without_spaces_count_its_characters():
+    near, other = "老人在河边看见一只小猫。", "两个男人在打牌。"
+    bleu = UTILITIES["bleu"]("zh")
+    assert bleu(near, near.replace("小", "大")) > 50 > bleu(near, other)
 
 
 @pytest.mark.parametrize(

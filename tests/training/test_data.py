@@ -277,7 +277,8 @@ def test_ctc_needs_targets_that_fit_into_the_states_of_their_sources(caplog):
     )
     text_checks.check_lengths(some, some, "ctc")
     assert (
-        "1 targets (33.3 %) cannot be written by model.parallel=ctc: it has 3 places" in caplog.text
+        "1 training targets (33.3 %) cannot be written by model.parallel=ctc: it has 3 places"
+        in caplog.text
     )
     for kind, splits in (("training", (none, some)), ("validation", (some, none))):
         with pytest.raises(DataError, match=f"No {kind} target .*ctc can write: it has 3 places"):
@@ -288,7 +289,10 @@ def test_mask_predict_counts_lengths_from_the_source_s(caplog):
     src, tgt = np.cumsum([0, 130, 130, 73, 73]), np.cumsum([0, 2, 1, 201, 200])
     pairs = EncodedPairs(np.zeros(406, np.uint16), src, np.zeros(404, np.uint16), tgt)
     text_checks.check_lengths(pairs, pairs, "mask_predict")
-    assert "2 targets (50.0 %) cannot be written by model.parallel=mask_predict" in caplog.text
+    assert (
+        "2 validation targets (50.0 %) cannot be written by model.parallel=mask_predict"
+        in caplog.text
+    )
 
 
 def test_references_that_cannot_be_written_are_counted(caplog):

@@ -16,15 +16,15 @@ CONVOLUTIONAL = ("model.encoder=convolutional", "model.decoder=convolutional")
 # Attention that reads the source from left to right (monotonic.py).
 MONOTONIC = [f"model.cross_normalizer={name}" for name in ("monotonic", "chunkwise", "lookback")]
 WHOLE = "the source is read as a whole"
-IN_DECODER = {"model.sources": "each sentence begins with a word", "model.wait_k": WHOLE}
+PREFIX = dict.fromkeys(("model.encoder=prefix", "model.encoder=causal_prefix"), UNTESTED)
+IN_DECODER = PREFIX | {"model.sources": "each sentence begins with a word", "model.wait_k": WHOLE}
 IN_DECODER["vocabulary.separate"] = "codes are subwords of the source"
 UNSEEN = ("decode.coverage_penalty", "train.fertility_weight")
 IN_DECODER |= dict.fromkeys(UNSEEN, "nothing attends to that subword")
-# Beside a decoder that writes all subwords at once.
-OTHERS = "model.sources model.code_in_decoder model.encoder=prefix model.encoder=causal_prefix "
-OTHERS += "model.encoder=none model.window model.pattern model.output model.wait_k train.objective "
-OTHERS += "train.agreement_weight train.consistency_weight train.teacher train.hard_attention"
-ONE_BY_ONE = dict.fromkeys(OTHERS.split(), UNTESTED)
+OTHERS = "model.sources model.code_in_decoder model.encoder=none model.window model.pattern "
+OTHERS += "model.output model.wait_k train.objective train.agreement_weight train.teacher "
+OTHERS += "train.consistency_weight train.hard_attention"
+ONE_BY_ONE = PREFIX | dict.fromkeys(OTHERS.split(), UNTESTED)  # not if all is written at once
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,25 +24,27 @@ class Generator(NamedTuple):
     most: Callable[[DecodeConfig], tuple[int, str]]
     # (decode, n_best) -> samples drawn of each sentence; 0: it draws none.
     samples: Callable[[DecodeConfig, int], int] = lambda decode, n_best: 0
-    # (decode, texts) -> the different texts and their new scores, best first; None: as they are.
-    ranked: Callable[[DecodeConfig, Sequence[str]], Mapping[str, float]] | None = None
+    # (decode, texts, tokens of BLEU) -> the different texts and their new scores, best first; None:
+    # as they are.
+    ranked: Callable[[DecodeConfig, Sequence[str], str], Mapping[str, float]] | None = None
 
 
-def _chrf() -> Utility:
+def _chrf(tokens: str) -> Utility:
     from sacrebleu.metrics.chrf import CHRF
 
     metric = CHRF()
     return lambda text, reference: metric.sentence_score(text, [reference]).score
 
 
-def _bleu() -> Utility:
+def _bleu(tokens: str) -> Utility:
     from sacrebleu.metrics.bleu import BLEU
 
-    metric = BLEU(effective_order=True)  # else most sentences without a common 4-gram score 0
+    # Else most sentences without a common 4-gram score 0.
+    metric = BLEU(tokenize=tokens, effective_order=True)
     return lambda text, reference: metric.sentence_score(text, [reference]).score
 
 
-UTILITIES: dict[str, Callable[[], Utility]] = {"chrf": _chrf, "bleu": _bleu}
+UTILITIES: dict[str, Callable[[str], Utility]] = {"chrf": _chrf, "bleu": _bleu}
 
 
 def expected_utilities(samples: Sequence[str], utility: Utility) -> dict[str, float]:
@@ -76,7 +78,9 @@ GENERATORS: dict[str, Generator] = {
             decode.samples,
             f"mbr chooses from {decode.samples} samples. Raise decode.samples.",
         ),
-        ranked=lambda decode, texts: expected_utilities(texts, UTILITIES[decode.utility]()),
+        ranked=lambda decode, texts, tokens: expected_utilities(
+            texts, UTILITIES[decode.utility](tokens)
+        ),
     ),
     "mask_predict": Generator(
         most=lambda decode: (

@@ -66,6 +66,7 @@ class LineTranslator:
         translator: Translator,
         targets: Sequence[str] = (),
         read: FeatureReader | None = None,
+        tokens: str = "13a",
     ) -> None:
         """Makes a translator that cuts lines that are too long for the search or the model.
 
@@ -74,12 +75,13 @@ class LineTranslator:
           translator: translates subwords.
           targets: the run's target languages, if it has several: each source line names one.
           read: reads the files that source lines name (text/features.py); None: they are text.
+          tokens: sacreBLEU's name of the target language's tokens (decode.utility=bleu).
 
         Raises:
           UserError: decode.to is a language that the model was not told of.
         """
         self.vocabulary, self.targets = vocabulary, tuple(map(code, targets))
-        self.read = read
+        self.read, self.tokens = read, tokens
         self.to = translator.decode.to and code(translator.decode.to)
         if self.to is not None:
             if not (self.targets or vocabulary.codes):
@@ -124,7 +126,7 @@ class LineTranslator:
         ranked = GENERATORS[decode.method].ranked
         if ranked is None:
             return translations
-        found = ranked(decode, [one.text for one in translations])
+        found = ranked(decode, [one.text for one in translations], self.tokens)
         return [Translation(*one) for one in found.items()][: self.translator.n_best]
 
     def shared(self, lines: Sequence[str]) -> list[list[Translation]]:

@@ -315,13 +315,14 @@ def _plan_validation(valid: EncodedPairs, shape: BatchShape) -> tuple[RowPlan, B
     src_length, tgt_length = map(max, shape.lengths, longest)
     valid_shape = BatchShape(shape.rows, src_length, tgt_length, features=shape.features)
     plan = plan_rows(*lengths, *valid_shape.lengths, 0, limit)
-    if plan.too_long:
+    if plan.too_long + plan.empty:
         log.warning(
             "the validation loss leaves out %d pairs with more than %d subwords (%d times a "
-            "training row)",
+            "training row) and %d with a blank side",
             plan.too_long,
             limit,
             VALID_STRETCH,
+            plan.empty,
         )
     return plan, valid_shape
 

@@ -86,23 +86,24 @@ def warn_of_splits(corpus: Corpus, data: DataConfig, of_valid: str) -> None:
 
 
 def check_lengths(train: EncodedPairs, valid: EncodedPairs, parallel: str) -> None:
-    """Logs how many training targets have a length that this model.parallel cannot write.
+    """Logs how many targets have a length that this model.parallel cannot write.
 
     Raises:
       DataError: all of a split have.
     """
     is_writable, limit = WRITABLE[parallel]
-    wrong = [~is_writable(one.src_lengths(), one.tgt_lengths()) for one in (train, valid)]
-    for kind, is_wrong in zip(("training", "validation"), wrong, strict=True):
+    for kind, pairs in (("training", train), ("validation", valid)):
+        is_wrong = ~is_writable(pairs.src_lengths(), pairs.tgt_lengths())
         if is_wrong.all():
             raise DataError(
                 f"No {kind} target has a length that model.parallel={parallel} can write: {limit}. "
                 "Are the sides swapped?"
             )
-    if count := int(wrong[0].sum()):
-        share = 100 * count / len(train)
-        given = count, share, parallel, limit
-        log.warning("%d targets (%.1f %%) cannot be written by model.parallel=%s: %s", *given)
+        if count := int(is_wrong.sum()):
+            given = count, kind, 100 * count / len(pairs), parallel, limit
+            log.warning(
+                "%d %s targets (%.1f %%) cannot be written by model.parallel=%s: %s", *given
+            )
 
 
 def warn_of_equal_targets(corpus: Corpus, by_tag: bool) -> None:

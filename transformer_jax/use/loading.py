@@ -103,9 +103,14 @@ class LoadedModel(NamedTuple):
             check_n_best(n_best, self.config.decode)
             translator = copy.copy(translator)  # shares the parameters
             translator.n_best = n_best
-        data = self.config.data
+        data, decode = self.config.data, self.config.decode
         read = FeatureReader(data, folder) if data.src_kind != "text" else None
-        return LineTranslator(self.vocabulary, translator, data.targets, read)
+        tokens = "13a"
+        if decode.method == "mbr":
+            from transformer_jax.evaluation.bleu import tokens_of_language  # takes long to import
+
+            tokens = tokens_of_language(data.between(to=decode.to)[1])
+        return LineTranslator(self.vocabulary, translator, data.targets, read, tokens)
 
 
 def load_model(
