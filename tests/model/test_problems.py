@@ -64,6 +64,8 @@ TIED_OUTPUT = {"fix_norm": True, "tie_embeddings": False, "tie_output": True}
         ({"encoder": "transformer", "norm": "rezero", "qk_norm": True, "norm_epsilon": 0.1}, []),
         (OF_A_PRESET, []),
         (TIED_OUTPUT, []),
+        ({"encoder": "none", "decoder": "transformer", "watched_layer": 0}, ["watched_layer=0"]),
+        ({"encoder": "prefix", "decoder": "transformer", "watched_heads": 2}, ["watched_heads=2"]),
     ],
 )
 def test_a_key_that_changes_nothing_is_refused(changes, names):

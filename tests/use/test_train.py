@@ -14,6 +14,7 @@ from tests.training import closed_forms
 from tests.training.test_loop import MEASURED, lines
 from transformer_jax.api import load
 from transformer_jax.commands.evaluate import evaluate
+from transformer_jax.config.changes import with_values
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import MeshConfig
 from transformer_jax.config.train import TrainConfig
@@ -297,3 +298,12 @@ def test_a_run_keeps_the_seed_of_its_text(tmp_path, caplog):
         assert runs.train(tmp_path, train__steps=2, train__checkpoint_every=1) == 0
     assert f"data.seed is 4, as in {tmp_path}" in caplog.text
     assert RunFolder(tmp_path).read_config().data.seed == 4
+
+
+def test_what_comes_from_another_run_is_checked_too(monkeypatch, tmp_path):
+    """As a teacher with two vocabularies gives them to a student with one matrix."""
+    taken = {"vocabulary.separate": True}
+    monkeypatch.setattr(train, "with_origin", lambda config, run: with_values(config, taken))
+    with pytest.raises(ConfigError, match="vocabulary.separate=True has a vocabulary for each"):
+        train.train(runs.tiny_config(), str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()

@@ -84,6 +84,8 @@ def apart_problems(model: ModelConfig, what: str) -> Iterator[str]:
         yield needs_one % ("tie_embeddings=True", fix)
     if model.output == "copy":
         yield needs_one % ("output='copy'", "Use another output.")
+    if model.code_in_decoder:
+        yield needs_one % ("code_in_decoder=True", "Leave it out.")
 
 
 def _dropout(config: Config) -> Iterator[str]:

@@ -212,8 +212,8 @@ class TrainConfig:
     )
     loss_block: int | None = key(
         None,
-        "target positions per device whose logits are in memory at once; None: 8,192 on a GPU, "
-        "otherwise 2,048",
+        "target positions per device whose logits are in memory at once (not with "
+        "model.parallel=ctc); None: 8,192 on a GPU, otherwise 2,048",
         mutable=True,
         at_least=1,
     )

@@ -14,10 +14,12 @@ from transformer_jax.config.checks import apart_problems
 from transformer_jax.config.schema import KEYS, Config
 from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.files import kept
+from transformer_jax.model.outputs.back_translation import BACK_TRANSLATION
 from transformer_jax.parallel import processes
 from transformer_jax.runs.checkpoints import committed_steps
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.corpora import Corpus
+from transformer_jax.text.features import how_read
 from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.text.mixture import Mixed
 from transformer_jax.text.sources import TAB
@@ -40,6 +42,12 @@ def _vocabulary_of_origin(config: Config, origin: RunFolder) -> Vocabulary:
         )
     if not committed_steps(origin.checkpoints):
         raise RunError(f"train.init_from={origin.path} has no checkpoint yet.")
+    if how_read(origin.read_config().data) != how_read(config.data):
+        log.warning(
+            "train.init_from=%s reads its recordings or pictures otherwise: see data.sample_rate, "
+            "data.mel_bands, data.stacked_frames and the size of patches",
+            origin.path,
+        )
     return load_vocabulary(origin.vocabulary_file)
 
 
@@ -66,10 +74,16 @@ def given_vocabulary(config: Config) -> Vocabulary | None:
         return load_vocabulary(RunFolder(config.train.teacher).vocabulary_file)
     if (path := config.vocabulary.path) is None:
         return None
-    vocabulary = load_vocabulary(path)
+    vocabulary, what = load_vocabulary(path), f"vocabulary.path={path}"
+    if vocabulary.is_shared and config.vocabulary.separate:
+        raise ConfigError(f"vocabulary.separate=True: {what} has one for both sides. Leave it out.")
     if not vocabulary.is_shared:
-        for problem in apart_problems(config.model, f"vocabulary.path={path}"):
+        for problem in apart_problems(config.model, what):
             raise ConfigError(problem)
+        if config.train.objective == BACK_TRANSLATION:
+            raise ConfigError(
+                f"{what} has a vocabulary for each side; {BACK_TRANSLATION} needs one."
+            )
     return vocabulary
 
 

@@ -80,6 +80,7 @@ def train(config: Config, workdir: str, dry_run: bool = False, force: bool = Fal
     mesh = make_mesh(config.mesh)
     run = RunFolder(workdir)
     config = with_origin(with_absolute_paths(config), run)
+    check(config)  # with the keys of the run that it starts from, or learns from
     if not force:
         check_sizes(config, mesh, nominal_shape(config))
     if dry_run:

@@ -142,7 +142,7 @@ def _without_effect(config: ModelConfig) -> Iterator[str]:
         names = ["cross_score", "cross_normalizer", "attention_memory", "combination"]
         reason_of = dict.fromkeys(names, no_heads)
     if not attends_to_encoder(config):
-        names = ["num_encoder_layers", "sources"]
+        names = ["num_encoder_layers", "sources", "watched_layer", "watched_heads"]
         names += [] if reads_source(config) else ["source_eos"]
         reason_of |= dict.fromkeys(names, f"model.encoder={config.encoder!r} has no layers")
     if config.tie_embeddings:
