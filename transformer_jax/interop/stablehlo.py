@@ -66,7 +66,7 @@ def write_stablehlo(model: Exported, folder: Path) -> None:
     paths = jax.tree_util.tree_leaves_with_path(model.params)
     names = ["/".join(key.key for key in path) for path, _ in paths]
     if made.sources != 1 or data.src_kind != "text" or data.context:
-        sentences = max(made.sources, 1 + data.context)
+        sentences = made.sources and max(made.sources, 1 + data.context)
         reads = f"{sentences} source sentences" if data.src_kind == "text" else data.src_kind
         raise UserError(
             f"The run reads {reads}, and the search that an export has takes lines of one "
