@@ -1,6 +1,5 @@
 """BLEU by the length of the source, with bootstrap intervals: a part of figures.py."""
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -8,13 +7,13 @@ import numpy as np
 
 from transformer_jax.reporting.plots import BLUE, VERMILION, finish_axes, new_figure
 from transformer_jax.tables.statistics import tokens_of
+from transformer_jax.text.vocabulary import LANGUAGE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LAST_WORDS = (0, 5, 10, 15, 20, 30)  # most words of each bucket; one more bucket has longer sources
 RESAMPLES, SEED = 1_000, 0
-CODE = re.compile(r">>[^<>]+<<")  # of a language
 
 
 class Bucket(NamedTuple):
@@ -40,9 +39,8 @@ def bleu_by_length(
     """
     from sacrebleu.metrics.bleu import BLEU
 
-    metric = BLEU(
-        tokenize=tokens_of(signature), effective_order=True
-    )  # counts n-grams of a sentence
+    # It counts the n-grams of each sentence.
+    metric = BLEU(tokenize=tokens_of(signature), effective_order=True)
     rows = [
         [*found.counts, *found.totals, found.sys_len, found.ref_len]
         for found in map(metric.sentence_score, hypotheses, [[line] for line in references])
@@ -73,7 +71,7 @@ def _bleu(counts: np.ndarray) -> float:
 
 def _length(line: str) -> int:
     words = line.partition("\t")[0].split()
-    return sum(not CODE.fullmatch(word) for word in words)
+    return sum(not LANGUAGE.fullmatch(word) for word in words)
 
 
 def _words(bucket: int) -> str:

@@ -49,7 +49,7 @@ class Compared(NamedTuple):
 
 
 # Each experiment with all of its rows that change one part, and some that change several. Rows with
-# more FLOPs get a dagger (`Bar`); those of Muon, whose own products are not counted, have it here.
+# more FLOPs get a dagger (`bars_of`); those of Muon, whose products are not counted, have it here.
 CAPTIONS = (
     Compared(
         "fair_comparison/budget_1",

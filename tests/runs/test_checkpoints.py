@@ -97,8 +97,7 @@ def test_the_best_and_the_last_are_kept_each_with_a_manifest(tmp_path):
 def test_where_a_run_was_stopped_nothing_stays_once_there_is_a_later_one(tmp_path):
     folder = save(tmp_path, dict.fromkeys((10, 20, 23)))
     assert committed_steps(folder) == [20, 23]
-    checkpoints = Checkpoints(folder, 2)
-    checkpoints.stopped_at = 23
+    checkpoints = Checkpoints(folder, 2, every=10)
     checkpoints.save(state_at(30), 30, None)
     checkpoints.close()
     assert committed_steps(folder) == [20, 30], "as if it had never been stopped"

@@ -115,7 +115,7 @@ def test_only_the_main_direction_is_shown_and_sent_to_weights_and_biases(monkeyp
         monkeypatch.setattr(loop, name, lambda *_: None)
     states = (SimpleNamespace(step=3, window=None),) * 2
     directions = [Direction(RunFolder(name), None, None, None) for name in ("run", "reverse")]
-    train = TrainConfig(wandb_project="mine", checkpoint_every=3)
+    train = TrainConfig(wandb_project="mine")
     with contextlib.ExitStack() as stack:
         _Observers(states, train, None, directions, Patience(None), stack)
     assert opened == [("run", 3, "mine", True), ("reverse", 3, None, False)]

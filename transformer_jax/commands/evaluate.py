@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 from transformer_jax import __version__
 from transformer_jax.config.data import Text, directed
@@ -35,6 +34,7 @@ from transformer_jax.runs.evaluations import (
     write_evaluation,
 )
 from transformer_jax.runs.run_folder import RunFolder
+from transformer_jax.text.by_position import evenly_spaced
 from transformer_jax.text.corpora import TextPairs, open_corpus
 from transformer_jax.text.documents import InContext
 from transformer_jax.text.folder_corpus import Pair
@@ -284,8 +284,7 @@ def _has_language_of(
 
 def _print_examples(pairs: Sequence[Pair], hypotheses: Sequence[str], examples: int) -> None:
     """Prints that many evenly spaced pairs with their translations."""
-    count = min(examples, len(pairs))
-    for i in np.linspace(0, len(pairs) - 1, count).round().astype(int).tolist():
+    for i in evenly_spaced(len(pairs), examples):
         source, reference = map(printable, pairs[i])
         print(f"\nsource      {source}\nreference   {reference}")
         print(f"translation {printable(hypotheses[i])}")

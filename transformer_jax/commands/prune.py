@@ -25,6 +25,7 @@ from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.parameters import abstract_params
 from transformer_jax.model.sides.transformer import watched_layer
 from transformer_jax.runs.run_folder import PRUNED, RunFolder
+from transformer_jax.text.by_position import evenly_spaced
 from transformer_jax.use.loading import NO_OVERRIDES, LoadedModel, load_model, pairs_of_split
 
 log = logging.getLogger(__name__)
@@ -127,8 +128,7 @@ def _smaller(config: Config, share: float) -> Config:
 def _sides(loaded: LoadedModel, run: RunFolder) -> Sides:
     """Both sides of pairs from all over the validation split, as subwords."""
     split = pairs_of_split(loaded.config, "valid", run)
-    places = np.linspace(0, len(split) - 1, min(PAIRS, len(split))).round().astype(int)
-    pairs = [split[i] for i in places.tolist()]
+    pairs = [split[i] for i in evenly_spaced(len(split), PAIRS)]
     lines = loaded.line_translator(folder=loaded.config.data.path)
     src, tgt = lines.encode_pairs(pairs)
     filled = [i for i in range(len(pairs)) if len(src[i]) and len(tgt[i])]

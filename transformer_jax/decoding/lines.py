@@ -22,7 +22,7 @@ from transformer_jax.text.features import FeatureReader
 from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.text.lines import is_text
 from transformer_jax.text.sources import encode_sources
-from transformer_jax.text.vocabulary import EOS, LANGUAGE, Vocabulary, split_codes
+from transformer_jax.text.vocabulary import EOS, LANGUAGE, Vocabulary, reads_code, split_codes
 
 log = logging.getLogger(__name__)
 
@@ -201,8 +201,8 @@ class LineTranslator:
             run, which knows others, was not trained with.
         """
         codes, sentence = split_codes(line, self.vocabulary.codes)
-        reads_others = self.vocabulary.reads_unknown_codes or not self.vocabulary.codes
-        if not reads_others and (other := LANGUAGE.match(sentence)):
+        other = LANGUAGE.match(sentence)
+        if other and not reads_code(self.vocabulary, other[1]):
             raise DataError(
                 f"The line {line[:40]!r} has the code {other[1]}, and this run knows "
                 f"{', '.join(self.vocabulary.codes)}."

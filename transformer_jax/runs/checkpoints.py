@@ -169,20 +169,20 @@ def set_aside_later(folder: Path, steps: Sequence[int], kept: int, reason: str =
     for step in steps:
         path = folder / str(step)
         if step > kept or unreadable_score(path):
-            log.warning(
-                "the %s checkpoint %s is now %s", reason, path, set_aside(path, reason).name
-            )
+            new = set_aside(path, reason)
+            log.warning("the %s checkpoint %s is now %s", reason, path, new.name)
 
 
 class Checkpoints:
     """A run's checkpoints: saves asynchronously, keeps the best and the last `keep_last`."""
 
-    def __init__(self, folder: Path, keep_last: int, on_save_error: str = "stop") -> None:
-        self.folder, self.keep_last, self.on_save_error = folder, keep_last, on_save_error
+    def __init__(
+        self, folder: Path, keep_last: int, on_save_error: str = "stop", every: int = 1
+    ) -> None:
+        self.folder, self.on_save_error, self.kept = folder, on_save_error, (keep_last, every)
         self._sealer = concurrent.futures.ThreadPoolExecutor(1, "manifests")
         self._sealing: concurrent.futures.Future[None] | None = None
         self._newest_failed, self._run = False, inode(folder.parent)
-        self.stopped_at: int | None = None  # see `make_manager`; read at the first save
 
     @functools.cached_property
     def manager(self) -> "Manager":
@@ -192,7 +192,7 @@ class Checkpoints:
         if processes.is_first():
             for manifest in self.folder.glob(".*.tmp"):
                 manifest.unlink()
-        return make_manager(self.folder, self.keep_last, SCORE, _is_checkpoint, self.stopped_at)
+        return make_manager(self.folder, *self.kept, SCORE, _is_checkpoint)
 
     def save(self, state: NamedTuple, step: int, score: float | None) -> None:
         """Starts to write a checkpoint.

@@ -70,24 +70,25 @@ class _Last(preservation_policy.PreservationPolicy):
 def make_manager(
     folder: Path,
     keep_last: int,
+    every: int,
     score: str,
     is_checkpoint: Callable[[Path], bool],
-    stopped_at: int | None = None,
 ) -> Manager:
     """A manager that keeps the last checkpoints and the best, and removes unfinished ones.
 
     Args:
       folder: the folder of all checkpoints.
       keep_last: how many of the last ones it keeps.
+      every: steps from one to the next; the newest is another one if the run was stopped there.
       score: the name of the metric; the highest value is the best.
       is_checkpoint: whether a path is a checkpoint; others are left alone.
-      stopped_at: a step at which a run that never stopped has no checkpoint; None: there is none.
     """
+    newest = max((int(one.name) for one in folder.glob("*") if is_checkpoint(one)), default=0)
 
     def score_of(metrics: dict[str, float]) -> float:
         return -math.inf if math.isnan(metrics[score]) else metrics[score]
 
-    last = _Last(keep_last, stopped_at)
+    last = _Last(keep_last, newest if newest % every else None)
     best = preservation_policy.BestN(
         get_metric_fn=score_of, n=1, keep_checkpoints_without_metrics=False
     )

@@ -9,7 +9,7 @@ subwords of earlier ones.
 import numpy as np
 
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.text.vocabulary import LANGUAGE, SPACE, Vocabulary
+from transformer_jax.text.vocabulary import LANGUAGE, SPACE, Vocabulary, reads_code
 
 WHITE_SPACE = tuple(c for c in map(chr, range(0x3001)) if c.isspace())
 
@@ -66,8 +66,7 @@ class ArrivingLine:
             return self.given[:0]
         self.complete = complete
         first = LANGUAGE.match(self.text[len(self.begun) : complete])
-        is_known = self.vocabulary.reads_unknown_codes or not self.vocabulary.codes
-        if first and (self.begun or not (is_known or first[1] in self.vocabulary.codes)):
+        if first and (self.begun or not reads_code(self.vocabulary, first[1])):
             raise DataError(
                 f"A line begins with {first[1]}, and --simultaneous knows "
                 f"{', '.join(self.vocabulary.codes)}; --to is for all lines. Leave one out."

@@ -90,3 +90,8 @@ def sample_indices(total: int, count: int, seed: int) -> tuple[np.ndarray, np.nd
     inside = np.zeros(total, bool)
     inside[np.argpartition(drawn, count)[:count]] = True
     return np.flatnonzero(inside), np.flatnonzero(~inside)
+
+
+def evenly_spaced(total: int, count: int) -> list[int]:
+    """`count` positions from the first of `total` to the last; all of them if there are no more."""
+    return np.linspace(0, total - 1, min(count, total)).round().astype(int).tolist()

@@ -14,7 +14,7 @@ from transformer_jax.text.lines import TextLines
 from transformer_jax.text.words import words_of
 
 log = logging.getLogger(__name__)
-# Among so many pairs with links, one pair links a first word if words are counted from 0.
+# If words are counted from 0, at least one of this many pairs with links has a link of word 0.
 MANY_PAIRS = 100
 LINK = re.compile(r"(\d{1,6})-(\d{1,6})", re.ASCII)
 

@@ -382,3 +382,8 @@ def _check_pieces(processor: Any, name: str) -> None:
             f"{name} has pad, eos, bos, unk = {found} and {'' if has_bytes else 'no '}byte "
             "fallback; train it with --pad_id=0 --eos_id=1 --bos_id=2 --unk_id=3 --byte_fallback."
         )
+
+
+def reads_code(vocabulary: Vocabulary, code: str) -> bool:
+    """Whether a line may begin with this code: one that is known, or any if none need be known."""
+    return vocabulary.reads_unknown_codes or not vocabulary.codes or code in vocabulary.codes

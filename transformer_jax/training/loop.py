@@ -119,9 +119,6 @@ class _Observers:
     ) -> None:
         """Opens the metrics files; `opened` closes them."""
         self.program, self.directions = program, directions
-        first = int(states[0].step)
-        for one in directions if first % train.checkpoint_every else ():
-            one.checkpoints.stopped_at = first
         self.validations: list[_Validation] = []
         for number, (one, state) in enumerate(zip(directions, states, strict=True)):
             read_window = WindowReader(train, one.data, program, state.window)

@@ -270,9 +270,8 @@ def _one_way(run: RunFolder, config: Config, data: TrainingData, main: Config) -
                 "is trained with. Choose another --workdir, or leave train.init_from out."
             )
     train = config.train
-    return Direction(
-        run, config, data, Checkpoints(run.checkpoints, train.keep_last, train.on_save_error)
-    )
+    kept = train.keep_last, train.on_save_error, train.checkpoint_every
+    return Direction(run, config, data, Checkpoints(run.checkpoints, *kept))
 
 
 def _first_states(ways: Sequence[Direction], program: Program) -> States:
