@@ -11,8 +11,8 @@ one part of the base; two rows join three and four of them, as many language mod
 third less d_ff, and so the parameters of the base. Each row has the best of four peak rates
 (experiments.rates); only rows that join four parts do best with the largest, 0.016. Talking heads
 and the row of four parts were added together with that rate, and the two rows with Muon instead of
-Adam when all others had run. All runs take four hours of two CPU cores. Other decoders without
-self-attention are compared in experiments.caveats.
+Adam when all others had run. All runs and the tuning take six hours of one CPU core. Other decoders
+without self-attention are compared in experiments.caveats.
 
 The rules, written before the runs. A part helps if the BLEU of its row is higher than that of the
 base, seed by seed, by Student's t over three seeds, p < 0.05. It hurts if it is lower by the same
