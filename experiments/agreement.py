@@ -28,7 +28,7 @@ from pathlib import Path
 
 from experiments.evidence import Evidence, of_jobs
 from experiments.judging import Column, Rule, Value, at, means, verdicts
-from experiments.short_demo import SHORT_DEMO
+from experiments.short_demo import SHORT_DEMO, WATCHING
 from transformer_jax.reporting.page import Heading, Part
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
@@ -123,7 +123,9 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     ]
 
 
-EXPERIMENT = Experiment("agreement", ROWS, {"small": SHORT_DEMO}, __doc__, findings=findings)
+EXPERIMENT = Experiment(
+    "agreement", ROWS, {"small": SHORT_DEMO}, __doc__, findings=findings, fixed=("data", *WATCHING)
+)
 
 if __name__ == "__main__":
     main(EXPERIMENT)

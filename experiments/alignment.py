@@ -47,7 +47,7 @@ from experiments.judging import (
     judged,
     means,
 )
-from experiments.short_demo import SHORT_DEMO
+from experiments.short_demo import SHORT_DEMO, WATCHING
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
@@ -172,7 +172,9 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     ]
 
 
-EXPERIMENT = Experiment("alignment", ROWS, {"small": SHORT_DEMO}, __doc__, findings=findings)
+EXPERIMENT = Experiment(
+    "alignment", ROWS, {"small": SHORT_DEMO}, __doc__, findings=findings, fixed=("data", *WATCHING)
+)
 
 if __name__ == "__main__":
     main(EXPERIMENT)

@@ -137,6 +137,7 @@ EXPERIMENT = Experiment(
     scales={"small": SHORT_DEMO._replace(overrides=NAMED)},
     about=__doc__,
     findings=findings,
+    fixed=("data",),
 )
 
 if __name__ == "__main__":

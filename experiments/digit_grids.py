@@ -223,6 +223,7 @@ EXPERIMENT = Experiment(
     __doc__,
     findings=findings,
     metrics=("perplexity",),
+    fixed=("data",),
     prepare=prepare,
 )
 

@@ -271,6 +271,7 @@ EXPERIMENT = Experiment(
     {"small": SMALL},
     __doc__,
     findings=findings,
+    fixed=("data",),
     prepare=lambda: write_text(TEXT),
 )
 

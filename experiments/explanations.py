@@ -32,7 +32,7 @@ from experiments.alignment import AVOIDED, BASE, LONGEST
 from experiments.alignment import ROWS as ALIGNED
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
 from experiments.judging import judged, mean_text
-from experiments.short_demo import SHORT_DEMO
+from experiments.short_demo import SHORT_DEMO, WATCHING
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job
@@ -131,7 +131,14 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
 
 
 ROWS = {row: ALIGNED[row] for row in (BASE, AVOIDED)}
-EXPERIMENT = Experiment("explanations", ROWS, {"small": SHORT_DEMO}, __doc__, findings=findings)
+EXPERIMENT = Experiment(
+    "explanations",
+    ROWS,
+    {"small": SHORT_DEMO},
+    __doc__,
+    findings=findings,
+    fixed=("data", *WATCHING),
+)
 
 if __name__ == "__main__":
     main(EXPERIMENT)

@@ -184,6 +184,7 @@ EXPERIMENT = Experiment(
     about=__doc__,
     metrics=("perplexity", "bleu", "training_flops", "minutes", "parameters"),
     findings=findings,
+    in_scale=True,
 )
 
 if __name__ == "__main__":

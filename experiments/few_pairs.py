@@ -142,6 +142,7 @@ EXPERIMENT = Experiment(
     },
     about=__doc__,
     findings=lambda folder, jobs: findings(folder),
+    in_scale=True,
 )
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from pathlib import Path
 
 from experiments.evidence import Evidence, Found, of_jobs
 from experiments.judging import Column, Rule, at, judged, means
-from experiments.short_demo import SHORT_DEMO
+from experiments.short_demo import SHORT_DEMO, WATCHING
 from experiments.translations import pairs_of_test
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
@@ -99,7 +99,14 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     ]
 
 
-EXPERIMENT = Experiment("hard_attention", ROWS, {"small": SHORT_DEMO}, __doc__, findings=findings)
+EXPERIMENT = Experiment(
+    "hard_attention",
+    ROWS,
+    {"small": SHORT_DEMO},
+    __doc__,
+    findings=findings,
+    fixed=("data", *WATCHING),
+)
 
 if __name__ == "__main__":
     main(EXPERIMENT)

@@ -116,7 +116,9 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     ]
 
 
-EXPERIMENT = Experiment("monotonic", ROWS, {"small": SHORT_DEMO}, __doc__, findings=findings)
+EXPERIMENT = Experiment(
+    "monotonic", ROWS, {"small": SHORT_DEMO}, __doc__, findings=findings, fixed=("data",)
+)
 
 if __name__ == "__main__":
     main(EXPERIMENT)

@@ -238,7 +238,7 @@ SMALL = on_text(
     },
 )
 EXPERIMENT = Experiment(
-    "pictures", ROWS, {"small": SMALL}, __doc__, findings=findings, prepare=prepare
+    "pictures", ROWS, {"small": SMALL}, __doc__, findings=findings, fixed=("data",), prepare=prepare
 )
 
 if __name__ == "__main__":

@@ -136,6 +136,7 @@ EXPERIMENT = Experiment(
     },
     about=__doc__,
     findings=findings,
+    in_scale=True,
 )
 
 if __name__ == "__main__":

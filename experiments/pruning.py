@@ -264,6 +264,7 @@ EXPERIMENT = Experiment(
     scales={"small": SHORT_DEMO},
     about=__doc__,
     findings=findings,
+    fixed=("data", "model.num_heads"),
 )
 
 if __name__ == "__main__":

@@ -274,6 +274,7 @@ EXPERIMENT = Experiment(
     __doc__,
     findings=findings,
     metrics=("perplexity",),
+    fixed=("data",),
     prepare=lambda: write_text(TEXT),
 )
 

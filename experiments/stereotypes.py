@@ -302,7 +302,13 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
 
 SMALL = on_text(TEXT, {"decode.beam_size": 1})
 EXPERIMENT = Experiment(
-    "stereotypes", ROWS, {"small": SMALL}, __doc__, findings=findings, prepare=write_text
+    "stereotypes",
+    ROWS,
+    {"small": SMALL},
+    __doc__,
+    findings=findings,
+    fixed=("data",),
+    prepare=write_text,
 )
 
 if __name__ == "__main__":

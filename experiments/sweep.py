@@ -23,6 +23,7 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.tables.command import FLAGS, run
 from transformer_jax.tables.digests import COUNTED
 from transformer_jax.tables.experiment import Experiment, Scale, slug
+from transformer_jax.tables.pace import check_lengths
 from transformer_jax.use.command_line import Flag, parse_experiment, run_main
 
 CONFIG = Flag("config", str, "FILE[:ARGUMENT]", "the rows' config file", required=True)
@@ -37,6 +38,9 @@ def main() -> None:
     others, texts = override_texts(sys.argv[1:])
     values = parse_experiment("sweep", __doc__, SWEEP_FLAGS, others)
     experiment = make_sweep(values["config"], texts, values["split"])
+    [scale] = experiment.scales.values()
+    for row in experiment.rows.values():
+        check_lengths({**scale.overrides, **row}, values["minutes"])
     run(experiment, values | {"scale": next(iter(experiment.scales))})
 
 

@@ -181,7 +181,9 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     ]
 
 
-EXPERIMENT = Experiment("wait_k", ROWS, {"small": SHORT_DEMO}, __doc__, findings=findings)
+EXPERIMENT = Experiment(
+    "wait_k", ROWS, {"small": SHORT_DEMO}, __doc__, findings=findings, fixed=("data",)
+)
 
 if __name__ == "__main__":
     main(EXPERIMENT)

@@ -233,7 +233,9 @@ def _cost_rows(found: Evidence) -> list[list[str]]:
     ]
 
 
-EXPERIMENT = Experiment("windows", ROWS, {"small": SHORT_DEMO}, __doc__, findings=findings)
+EXPERIMENT = Experiment(
+    "windows", ROWS, {"small": SHORT_DEMO}, __doc__, findings=findings, fixed=("data",)
+)
 
 if __name__ == "__main__":
     main(EXPERIMENT)

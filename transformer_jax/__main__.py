@@ -107,9 +107,7 @@ def prepare_call(
     check_environment()
     values = read_values(name, command, arguments)
     if values.pop("print_config", False):
-        from transformer_jax.config.serialization import to_json
-
-        return lambda: print(to_json(values["config"]), end="")
+        return functools.partial(_print_config, values["config"], values.get("workdir"))
     if PROCESSES[0] in command.flags:
         coordinator, number, this = (values.pop(flag.name) for flag in PROCESSES)
         # Without an address and a number of its own, `train` starts this many processes itself.
@@ -131,6 +129,20 @@ def prepare_call(
     module, _, function = command.target.partition(":")
     target: Callable[..., object] = getattr(importlib.import_module(module), function)
     return functools.partial(target, **values)
+
+
+def _print_config(config: Config, workdir: str | None) -> None:
+    """Prints the config of a run as JSON, with what it takes from its origin or teacher."""
+    from transformer_jax.config.checks import check
+    from transformer_jax.config.serialization import to_json
+
+    if config.train.init_from or config.train.teacher:
+        from transformer_jax.runs.run_folder import RunFolder
+        from transformer_jax.use.origin import with_origin  # imports JAX
+
+        config = with_origin(config, RunFolder(workdir) if workdir else None)
+        check(config)
+    print(to_json(config), end="")
 
 
 def find_command(name: str) -> Command:

@@ -8,6 +8,7 @@ import pytest
 
 import transformer_jax
 from tests import tiny_runs as runs
+from transformer_jax.commands.evaluate import _parts_of, _Text
 from transformer_jax.commands.export import _aligner
 from transformer_jax.config.changes import with_values
 from transformer_jax.errors import DataError, UserError
@@ -15,6 +16,7 @@ from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.serving.answers import answer_all
 from transformer_jax.serving.asked import Asked, Refused
 from transformer_jax.training.data import load_data
+from transformer_jax.use.loading import pairs_of_split
 
 DIRECTIONS = "en-de,de-en"
 
@@ -71,6 +73,20 @@ def test_a_split_in_a_language_that_the_run_does_not_know_and_one_that_goes_on(r
     path = f"--config.data.path={runs.tiny_corpus()}"
     assert runs.command("train", f"--config=finetune:{run}", "--print_config", path) == 0
     assert json.loads(capsys.readouterr().out)["data"]["directions"] == ["en-de", "de-en"]
+    other = f"--init_from={runs.trained_run()}"
+    assert runs.command("train", "--config=text", path, other, "--print_config") == 0
+    vocabulary = json.loads(capsys.readouterr().out)["vocabulary"]
+    assert vocabulary["size"] == runs.tiny_config().vocabulary.size
+
+
+def test_a_split_in_one_direction_has_its_parts(run):
+    config = with_values(RunFolder(str(run)).read_config(), {"data.test": ("test[:4]", "test[4:]")})
+    pairs = pairs_of_split(config, "test:en-de", RunFolder(str(run)))
+    found = _parts_of(config, _Text("all", "test:en-de", [pairs]))
+    assert [(part.name, len(part.pairs)) for part in found] == [
+        ("test[:4]:en-de", 4),
+        ("test[4:]:en-de", 8),
+    ]
 
 
 @pytest.mark.slow("compiles searches of several directions")

@@ -236,6 +236,9 @@ def test_a_sweep_has_the_flags_of_every_experiment(in_checkout, monkeypatch, cap
     sweep.main()
     lines = capsys.readouterr().out.splitlines()
     assert lines[::3] == ["# num_heads=2, seed 3", "# num_heads=4, seed 3"]
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "--config.train.steps=5", "--minutes=1"])
+    with pytest.raises(ConfigError, match="train.steps changes nothing: each row gets 1 minutes"):
+        sweep.main()
     folder = f"--workdir={tmp_path}/sweep/demo_num_heads/num_heads=4/seed-3"
     assert folder in lines[4] and "--config.model.num_heads=4" in lines[4]
     assert lines[5].endswith(f"evaluate {folder} --split=valid")

@@ -237,12 +237,24 @@ def test_a_run_whose_results_could_not_be_found_is_not_trained(tmp_path):
         ({"metrics": ("blue",)}, {}, "metrics has 'blue', which is not one of perplexity, "),
         ({"paper": {"base": {"blue": 1.0}}}, {}, "paper has 'blue', which is not one of perplex"),
         ({}, {"model.d_ff": 8}, "--config.KEY=VALUE makes another table: .*--out=FOLDER"),
+        ({"in_scale": True}, {"out": "x/other"}, "--out=x/other: call the folder small"),
+        ({"fixed": ("data",)}, {"out": "x", "data.src": "de"}, "--config.data.src: what tiny fin"),
+        ({}, {"out": "x", "minutes": 1.0, "train.decay_steps": 3}, "decay_steps changes nothing"),
     ],
 )
 def test_a_table_that_cannot_be_is_refused(change, overrides, message):
     flags = {"scale": "small", "seeds": None, "rows": None, "runs": "", "out": None}
+    flags |= {name: value for name, value in overrides.items() if "." not in name}
+    keys = {name: value for name, value in overrides.items() if "." in name}
     with pytest.raises(ConfigError, match=message):
-        command.run(EXPERIMENT._replace(**change), {**flags, "overrides": overrides})
+        command.run(EXPERIMENT._replace(**change), {**flags, "overrides": keys})
+
+
+def test_a_list_has_the_values_in_force_and_a_key_that_rows_set_is_said(call, caplog):
+    assert "| 4 heads | model.num_heads=2 |" in call(
+        "--list", "--config.model.num_heads=2", "--rows=4 heads"
+    )
+    assert "--config.model.num_heads=2 also for rows that set it: 4 heads" in caplog.text
 
 
 def test_what_is_known_of_rows_that_are_not_run_is_in_the_table_s_units():

@@ -170,6 +170,9 @@ def test_plain_parts_are_what_was_joined(folder):
 def test_decode_to_names_the_target_of_a_run_without_directions():
     data = dataclasses.replace(runs.tiny_config().data, src="en", tgt="mul")
     assert data.between() == ("en", "mul") and data.between("", "zh") == ("en", "zh")
+    tagged = dataclasses.replace(data, train=("a@formal", "b@zh"), test=("c@zh", "d@zh"))
+    assert tagged.between("", "formal") == tagged.between() == ("en", "mul")
+    assert tagged.between("test") == tagged.between("c@zh") == ("en", "zh")
 
 
 def test_the_languages_of_a_split_are_those_of_its_texts():

@@ -108,7 +108,7 @@ def _languages(loaded: LoadedModel, text: Path) -> tuple[str, str]:
                 f"--text={text}: the run translates {data.src} into {own}. Name a run of the other "
                 "direction with --reverse, or another text."
             )
-        return data.src, to or data.tgt
+        return data.between(to=to)
     if to is None or f"{own}-{to}" not in data.directions:
         raise ConfigError(
             f"augment: the run translates {', '.join(data.directions)}: name the target language "

@@ -307,18 +307,26 @@ def _text_of_files(src: str, ref: Sequence[str]) -> _Text:
 def _parts_of(config: Config, text: _Text) -> list[_Text]:
     """What data.test or data.valid joins, one text for each of its stems; empty if it has one.
 
-    Of a run with several directions, one for each stem and direction.
+    Of a run with several directions, one for each stem and direction, or each in the asked one.
     """
-    given = {"valid": config.data.valid, "test": config.data.test}.get(text.split or "", ())
-    stems = [one.name for one in directed(map(Text.of, given), config.data.directions)]
+    asked = Text.of(text.split or "")
+    given = {"valid": config.data.valid, "test": config.data.test}.get(asked.stem, ())
+    directions = config.data.directions
+    if asked.direction:
+        directions = (asked.direction,)
+        given = tuple(one for one in given if Text.of(one).direction in ("", asked.direction))
+    stems = [
+        one._replace(tag=asked.tag or one.tag).name
+        for one in directed(map(Text.of, given), directions)
+    ]
     if len(stems) < 2:
         return []
     parts = []
     for stem in stems:
         # Not `split(stem)`: a stem may have the name of another split.
-        alone: dict[str, Any] = {str(text.split): (stem,)}
+        alone: dict[str, Any] = {asked.stem: (stem,)}
         corpus = open_corpus(dataclasses.replace(config.data, **alone))
-        parts.append(_Text(stem, stem, [corpus.split(str(text.split))], is_part=True))
+        parts.append(_Text(stem, stem, [corpus.split(asked.stem)], is_part=True))
     # The built-in corpus has one text, whatever data.test says.
     return parts if sum(len(part.pairs) for part in parts) == len(text.pairs) else []
 

@@ -169,8 +169,7 @@ class DataConfig:
     )
     masked_frames: int = key(
         0,
-        "the same for 2 ranges of frames, each at most a fifth of the recording; there 100; 0: "
-        "none",
+        "the same for 2 ranges of frames, each up to a fifth of the recording; there 100; 0: none",
         at_least=0,
         at_most=LONGEST,
         read_with=SPEECH,
@@ -279,12 +278,14 @@ class DataConfig:
 
     def between(self, text: str = "", to: str | None = None) -> tuple[str, str]:
         """Source and target language of a split or text, or of all (into `to`), joined by "+"."""
-        texts = getattr(self, text) if text in ("train", "valid", "test") else (text,)
-        given = list(filter(None, (Text.of(one).direction for one in texts)))
+        split = text in ("train", "valid", "test")
+        texts = list(map(Text.of, getattr(self, text) if split else (text,)))
+        given = [one.direction for one in texts]
         into = [one for one in self.directions if not text and one.endswith(f"-{to}")]  # of lines
-        directions = given if given and len(given) == len(texts) else into or self.directions
-        if not directions:
-            return self.src, to or self.tgt
+        directions = given if given and all(given) else into or self.directions
+        if not directions:  # a tag may name the target language, such as zh
+            tag = to or "+".join({one.tag for one in texts})
+            return self.src, tag if re.fullmatch(r"[a-z]{2,3}(_\w+)?", tag) else self.tgt
         src, tgt = zip(*(one.split("-") for one in directions), strict=True)
         return "+".join(dict.fromkeys(src)), "+".join(dict.fromkeys(tgt))
 

@@ -30,6 +30,7 @@ from transformer_jax.tables.launch import log_file, run_here, run_with_submitit
 from transformer_jax.tables.live import LiveTable
 from transformer_jax.tables.merge import merge
 from transformer_jax.tables.pace import (
+    check_lengths,
     keep_pace,
     pace_of,
     read_paces,
@@ -112,6 +113,8 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
     scale = values["scale"] = values["scale"] or "small"
     check_names(experiment, scale)
     output = Output(Path(values["out"] or Path("docs", "results", experiment.name, scale)))
+    if experiment.in_scale and output.folder.name != scale:
+        raise ConfigError(f"--out={output.folder}: call the folder {scale}, as the scale, inside.")
     runs = Path(values["runs"], experiment.name, scale)
     check_metrics(experiment)
     minutes = values["minutes"] = values["minutes"] or experiment.scales[scale].minutes
@@ -178,14 +181,14 @@ def _jobs(experiment: Experiment, values: dict[str, Any], runs: Path) -> list[Jo
     """The runs that the flags ask for, before `with_pace`."""
     rows, seeds = _items("rows", values["rows"], ";"), _numbers(values["seeds"])
     scale, minutes, overrides = values["scale"], values["minutes"], values["overrides"]
-    if minutes is not None and "train.steps" in overrides:
-        raise ConfigError(
-            f"--config.train.steps changes nothing: each row gets {minutes:g} minutes. "
-            "Leave it out."
-        )
+    check_lengths(overrides, minutes)
     jobs = make_jobs(experiment, scale, runs, rows, seeds, overrides)
     check_rows(make_jobs(experiment, scale, runs), minutes)
     check_rows(jobs, minutes)  # with the overrides of --config
+    for key, value in overrides.items():
+        own = [row for row in dict.fromkeys(job.row for job in jobs) if key in experiment.rows[row]]
+        if own:
+            log.warning("--config.%s=%s also for rows that set it: %s", key, value, "; ".join(own))
     return jobs
 
 

@@ -83,6 +83,9 @@ class Experiment(NamedTuple):
     findings: Callable[[Path, Sequence["Job"]], Sequence[Part]] | None = None
     # Makes what the runs read, such as their text, if it is not there; called before they begin.
     prepare: Callable[[], None] | None = None
+    # Keys, or sections of them, that the findings rely on: --config cannot set them.
+    fixed: tuple[str, ...] = ()
+    in_scale: bool = False  # the findings know a folder of results by its scale's name
 
     def shown(self, scale: str) -> tuple[str, ...]:
         """Rows of the table at a scale, in order."""
@@ -189,6 +192,11 @@ def make_jobs(
         a folder.
     """
     check_names(experiment, scale)
+    if fixed := [key for key in overrides if {key, key.partition(".")[0]} & {*experiment.fixed}]:
+        raise ConfigError(
+            f"--config.{fixed[0]}: what {experiment.name} finds out rests on its value. Leave it "
+            "out."
+        )
     every = [row for row in experiment.shown(scale) if row in experiment.rows]
     unknown = [row for row in rows if row not in every]
     if unknown:

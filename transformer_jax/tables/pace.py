@@ -47,6 +47,15 @@ class Pace(NamedTuple):
     date: str
 
 
+def check_lengths(keys: Mapping[str, Any], minutes: float | None) -> None:
+    """Raises ConfigError if a key says how long rows train, which their minutes decide."""
+    for name in ("train.steps", "train.decay_steps"):
+        if minutes is not None and keys.get(name) is not None:
+            raise ConfigError(
+                f"--config.{name} changes nothing: each row gets {minutes:g} minutes. Leave it out."
+            )
+
+
 def read_paces(path: Path, minutes: float | None) -> dict[str, Pace]:
     """The rows' paces in a pace.csv; empty if there is none yet.
 

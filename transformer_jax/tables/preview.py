@@ -27,7 +27,7 @@ def listed(experiment: Experiment, jobs: Sequence[Job], missing: Sequence[Job]) 
         done = [str(seed) for seed in seeds if (row, seed) not in left]
         own = next(job for job in jobs if job.row == row)
         changes = own.scale.keys_of(row, experiment.rows[row])
-        text = ", ".join(f"{key}={value}" for key, value in changes.items())
+        text = ", ".join(f"{key}={own.overrides[key]}" for key in changes)
         rows.append([row, text, ", ".join(map(str, seeds)), ", ".join(done) or "none"])
     return markdown_table(["row", "what differs", "seeds", "finished"], rows)
 

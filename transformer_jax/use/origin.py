@@ -32,16 +32,16 @@ OF_VOCABULARY = tuple(  # the keys with which a vocabulary was trained
 FISHER_ROWS = 512  # rows of text on which the Fisher information is measured, about
 
 
-def with_origin(config: Config, run: RunFolder) -> Config:
+def with_origin(config: Config, run: RunFolder | None) -> Config:
     """Fills in the seed of the text, and what comes from the run's origin or teacher.
 
-    So a continued run need not repeat them.
+    So a continued run need not repeat them. None: there is no folder of the run yet.
     """
     given = origin = config.train.init_from
     teacher = config.train.teacher
     values: dict[str, Any] = {}
     recorded = None
-    if run.config_file.exists():
+    if run is not None and run.config_file.exists():
         recorded = run.read_config()
         if config.data.seed == KEYS["data.seed"].default:  # in old runs it was `seed`
             values["data.seed"] = recorded.data.seed
@@ -68,7 +68,7 @@ def with_origin(config: Config, run: RunFolder) -> Config:
         values |= {name: value_at(recorded, name) for name in OF_VOCABULARY}
     for name, value in values.items():
         if value_at(config, name) != value:
-            where = (origin or teacher) if name in OF_VOCABULARY else run.path
+            where = (origin or teacher) if name in OF_VOCABULARY or run is None else run.path
             log.info("%s is %r, as in %s", name, value, where)
     return with_values(config, {**values, "train.init_from": origin})
 
