@@ -113,8 +113,6 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
     scale = values["scale"] = values["scale"] or "small"
     check_names(experiment, scale)
     output = Output(Path(values["out"] or Path("docs", "results", experiment.name, scale)))
-    if experiment.in_scale and output.folder.name != scale:
-        raise ConfigError(f"--out={output.folder}: call the folder {scale}, as the scale, inside.")
     runs = Path(values["runs"], experiment.name, scale)
     check_metrics(experiment)
     minutes = values["minutes"] = values["minutes"] or experiment.scales[scale].minutes
@@ -178,10 +176,12 @@ def _check_flags(values: dict[str, Any]) -> None:
 
 
 def _jobs(experiment: Experiment, values: dict[str, Any], runs: Path) -> list[Job]:
-    """The runs that the flags ask for, before `with_pace`."""
+    """The runs that the flags ask for, before `with_pace`. Raises ConfigError: they cannot be."""
     rows, seeds = _items("rows", values["rows"], ";"), _numbers(values["seeds"])
     scale, minutes, overrides = values["scale"], values["minutes"], values["overrides"]
     check_lengths(overrides, minutes)
+    if experiment.in_scale and Path(values["out"] or scale).name != scale:
+        raise ConfigError(f"--out={values['out']}: call the folder {scale}, as the scale, inside.")
     jobs = make_jobs(experiment, scale, runs, rows, seeds, overrides)
     check_rows(make_jobs(experiment, scale, runs), minutes)
     check_rows(jobs, minutes)  # with the overrides of --config
