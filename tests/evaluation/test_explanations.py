@@ -114,13 +114,6 @@ def test_norms_are_the_lengths_of_weighted_values():
     np.testing.assert_allclose(joint_of(model, params, "norms"), want, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", first_quick(["pre", "deep"], 1))
-def test_contributions_sum_to_1(name):
-    rows = joint(name, "alti")
-    np.testing.assert_allclose(rows.sum(-1), 1, rtol=1e-5)
-    assert rows.min() >= 0
-
-
 def test_rollout_is_the_sum_over_paths():
     """Each path goes from a position to one in every layer before; its weights are multiplied."""
     model, params = model_of("post")

@@ -101,13 +101,6 @@ def test_learned_positions_refuse_what_they_have_not_learned():
         positions_of("learned", [[0]], 19, params={"table": table})
 
 
-@pytest.mark.parametrize("sides", [("transformer", "recurrent"), ("recurrent", "ssru")])
-def test_learned_positions_of_one_side_limit_the_model(sides):
-    keys = dict(zip(("encoder", "decoder"), sides, strict=True))
-    assert tiny_model(**keys, positions="learned", max_positions=9).longest() == 9
-    assert tiny_model(**keys).longest() is None
-
-
 @pytest.mark.parametrize(("positions", "is_a_bag"), [("none", True), ("sinusoidal", False)])
 def test_without_positions_the_encoder_sees_a_bag_of_subwords(positions, is_a_bag):
     model = tiny_model(positions=positions)
