@@ -143,11 +143,7 @@ PICTURES = {"data__src_kind": "pictures", "model__features": 256}
         ({}, PICTURES, "in another way"),
         (PICTURES, {**PICTURES, "data__patch_width": 8, "data__patch_height": 32}, "in another"),
         ({}, {"model__num_heads": 1}, ""),
-        (
-            {"data__directions": ("en-de", "de-en")},
-            {"data__directions": ("de-en", "en-de")},
-            "",
-        ),
+        ({"data__directions": ("en-de", "de-en")}, {"data__directions": ("de-en", "en-de")}, ""),
     ],
 )
 def test_the_models_of_an_ensemble_read_and_translate_the_same(first, other, words):

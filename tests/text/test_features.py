@@ -119,10 +119,7 @@ def test_what_the_files_have_counts(folder):
         ("inside/none.png", "line 2 of the split, .*none.png.: no such file"),
         ("inside", "line 2 of the split, .*inside.: no such file"),
         ("train.en", "line 2 of the split, .*train.en: not a picture"),
-        (
-            "inside/small.png",
-            "line 2 of the split, .*small.png: too small, it has one source",
-        ),
+        ("inside/small.png", "line 2 of the split, .*small.png: too small, it has one source"),
         ("x" * 300, "line 2 of the split, .*no such file"),
         ("a\0b", "line 2 of the split, .*no such file"),
     ],
