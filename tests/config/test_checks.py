@@ -21,6 +21,9 @@ FILES = {"data.source": "files", "data.path": "x"}
 WORDS = {
     "BOTH": "TWO model.sources=2",
     "TWO": "FILES data.src=en,fr",  # source languages
+    "PREFIX": "FILES model.encoder=prefix",
+    "NO_SOURCE": "FILES model.encoder=none data.src= data.tgt=en",
+    "PICTURES": "FILES data.src_kind=pictures model.features=256",
     "FILES": "data.source=files data.path=x",
     "FULL": "LINKED train.alignment_context=full",
     "LINKED": "train.alignment_weight=0.1 data.alignments=True",
@@ -186,6 +189,71 @@ DRAWN model.normalizer=sink | 'reinforce': | 'sink' may not sum to 1 | ='softmax
 decode.groups=3 | decode.beam_size=4 is not a multiple of decode.groups=3 | =6
 decode.samples=5 decode.method=sample | decode.samples=5 | method='mbr'
 decode.beam_size=5 decode.method=mbr | decode.beam_size=5 | method='beam'
+# No encoder-decoder attention: the source is the decoder's prefix, or there is none.
+PREFIX model.decoder=ssru | model.decoder='ssru' replaces self-attention
+PREFIX model.decoder=recurrent | model.decoder='recurrent' has none
+PREFIX model.positions=alibi | with model.positions='alibi': target positions count on
+PREFIX LEARNED | Use sinusoidal, rotary or none
+PREFIX model.window=5 | with model.window=5: each position sees the whole source
+PREFIX model.pattern=strided | with model.pattern='strided'
+PREFIX BOTH model.num_encoder_layers=2 | model.sources=2 changes | encoder_layers=2 changes
+PREFIX model.cross_score=dot | there is no encoder-decoder attention
+PREFIX model.output=copy | model.encoder='prefix' has no encoder-decoder attention
+PREFIX train.coverage_weight=1.0 | train.coverage_weight=1.0: model.encoder='prefix'
+PREFIX model.wait_k=2 | model.wait_k=2
+PREFIX model.norm=deep | model.norm='deep' has constants
+NO_SOURCE data.src=de | model.encoder='none' and data.src='de' do not go together
+NO_SOURCE model.decoder=recurrent | model.decoder='recurrent' attends to an encoder
+NO_SOURCE model.tie_embeddings=False model.tie_output=True | model.tie_embeddings=False
+NO_SOURCE model.output=copy | no encoder-decoder attention. Use another
+NO_SOURCE train.coverage_weight=1.0 | train.coverage_weight=1.0: model.encoder='none'
+NO_SOURCE DRAWN | train.hard_attention='reinforce': model.encoder
+NO_SOURCE model.cross_score=dot model.sources=2 | cross_score='dot' changes | sources=2 changes
+NO_SOURCE vocabulary.separate=True | is for two sides: a language model has one. Leave
+NO_SOURCE model.wait_k=2 | model.wait_k=2
+NO_SOURCE train.valid_bleu=True | train.valid_bleu=True do not go together: nothing is
+NO_SOURCE AGREEING | data.src='' and train.agreement_weight=0.0
+# Kinds of layers and of positions, and pictures.
+model.encoder=convolutional model.kernel_width=4 | kernel_width=4 is even: | Use 5
+model.norm=deep model.encoder=recurrent | model.norm='deep' has constants for a Trans
+model.norm=deep model.decoder=convolutional | model.norm='deep' has constants
+model.norm=rezero model.norm_kind=scale | model.norm_kind='scale' changes nothing
+model.norm=rezero model.norm_epsilon=1e-5 | model.norm_epsilon=1e-05 changes nothing
+model.fix_norm=True model.tie_embeddings=False | fix_norm=True | Set model.tie_embeddings
+model.wait_k=3 model.encoder=recurrent | =3 is for attention | not for an encoder of kind
+model.wait_k=3 model.encoder=synthesizer | =3 is for attention | not for an encoder of kind
+model.wait_k=3 model.decoder=convolutional | =3 is for attention | not for an encoder of kind
+model.positions=relative model.score=additive | relative' with model.score='additive' | Use
+model.positions=relative model.score=bilinear | relative' with model.score='bilinear' | Use
+model.positions=relative model.score=cosine | relative' with model.score='cosine' | Use
+model.positions=contextual model.score=additive | contextual' with model.score='additive' | Use
+PICTURES model.features=4 | Set model.features=256
+PICTURES data.src_kind=text | Set model.features=0
+PICTURES data.test=test@tag | a tag begins a source line of text
+PICTURES data.train=train@tag | a tag begins a source line of text
+# Texts with directions, tags and weights.
+FILES data.train=a:en-de | name its direction in data.directions too: en-de
+FILES data.train=a:en-fr data.directions=en-de | is none of data.directions=en-de
+FILES data.directions=en | expected SRC-TGT
+FILES data.directions=de-de | expected SRC-TGT
+FILES data.directions=en-de,en-de | twice
+FILES data.train=a*0 | the weight 0 leaves the text out
+FILES data.valid=b*2 data.train=b*1001 | data.valid=b*2: a weight | the weight 1001 is above
+FILES data.valid=b:en-fr data.directions=en-de | the model learns no such target
+FILES data.directions=en-de data.src=fr | data.src='fr' changes nothing beside data.dir
+FILES data.src=en,\xa0fr | leave the spaces out
+FILES data.src=a,b data.src_kind=speech | several sources are text
+FILES data.train=a@de data.directions=en-de | the tag de is also a target
+FILES data.temperature=2.0 | has nothing to mix
+FILES data.test=test@x | no text of data.train has the tag x
+FILES data.train=a,b@bt data.alignments=True | links count words without it
+FILES data.train=a@bt data.valid=a[:3] | share pairs
+FILES data.directions=en-de train.agreement_weight=0.1 | trains both directions as two models
+data.directions=en-fr | is in 'en' and 'de'
+# Sentences before a source sentence.
+TWO model.sources=2 data.context=1 | are of one source language
+FILES model.sources=2 data.src= data.context=1 | are of one source language
+FILES model.sources=2 data.context=2 | model.sources=2, and the text has 3 source sentences
 """
 
 # Settings that are just inside the limits above.
@@ -218,6 +286,9 @@ train.schedule=linear train.decay_steps=4001
 train.schedule=constant train.warmup_steps=0 train.peak_learning_rate=0.001
 mesh.data=1 mesh.tensor=-1
 decode.tokens_per_batch=512
+PREFIX
+NO_SOURCE
+PICTURES
 """.strip().splitlines()
 
 
@@ -225,7 +296,7 @@ def config_of(settings: str) -> Config:
     """The config with settings KEY=VALUE, as the command line has them, and words of WORDS."""
     for word, meaning in WORDS.items():
         settings = re.sub(rf"\b{word}\b", meaning, settings)
-    _, values = split_overrides([f"--config.{one}" for one in settings.split()])
+    _, values = split_overrides([f"--config.{one}" for one in re.findall("[^ ]+", settings)])
     return with_values(Config(), GOOD | values)
 
 

@@ -137,6 +137,7 @@ def test_a_code_that_the_run_does_not_know_is_no_text(line, targets):
         ({"positions": "learned"}, 4, 4),
         ({"positions": "learned", "encoder": "recurrent"}, 64, 5),
         ({"positions": "learned", "decoder": "recurrent"}, 64, 5),
+        ({"positions": "learned", "encoder": "recurrent", "decoder": "ssru"}, 64, 5),
         ({"positions": "learned", "encoder": "recurrent", "decoder": "recurrent"}, 64, 64),
     ],
 )

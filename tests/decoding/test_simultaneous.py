@@ -21,11 +21,7 @@ from transformer_jax.text.vocabulary_training import train_vocabulary
 
 LONGEST, EXTRA, K = 16, 4, 3
 DECODE = DecodeConfig(
-    beam_size=1,
-    max_extra_length=EXTRA,
-    max_length=LONGEST,
-    tokens_per_batch=1_000,
-    wait_k=K,
+    beam_size=1, max_extra_length=EXTRA, max_length=LONGEST, tokens_per_batch=1_000, wait_k=K
 )
 # Together: biases that differ before and after a position, a window, memories of attention, whose
 # state of a word begins before the word is read, a decoder without self-attention, learned

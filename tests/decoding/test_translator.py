@@ -236,9 +236,7 @@ def test_search_and_forced_decoding_count_the_same_coverage():
 
 
 @pytest.mark.slow("compiles searches and forced scores")
-def test_a_sentence_alone_or_in_any_batch_has_the_same_samples_and_their_forced_scores(
-    monkeypatch,
-):
+def test_a_sentence_alone_or_in_any_batch_has_the_same_samples_and_their_forced_scores(monkeypatch):
     sources = sentences()
     t = translator("sinusoidal", 3, method="sample", temperature=0.5)
     together = t.translate(sources)

@@ -84,7 +84,8 @@ def test_contributions_are_how_near_each_summand_is():
     draw = np.random.default_rng(0)
     terms_QKD, kept_QD = draw.normal(size=(3, 4, 5)), draw.normal(size=(3, 5))
     whole_QD = terms_QKD.sum(1) + kept_QD
-    whole_QD[2] = 100 * np.sign(-terms_QKD[2].sum(0) - kept_QD[2])  # far from all of them
+    terms_QKD[2], kept_QD[2] = abs(terms_QKD[2]), abs(kept_QD[2])
+    whole_QD[2] = -100  # each summand leads away from it
     got_QK, got_Q = contributions(*(jnp.asarray(x)[None] for x in (terms_QKD, kept_QD, whole_QD)))
     fallbacks = 0
     for q, whole in enumerate(whole_QD):
@@ -94,7 +95,7 @@ def test_contributions_are_how_near_each_summand_is():
             near, fallbacks = [abs(part).sum() for part in parts], fallbacks + 1
         want = np.array(near) / sum(near)
         np.testing.assert_allclose([*got_QK[0, q], got_Q[0, q]], want, rtol=1e-5)
-    assert fallbacks < 3
+    assert fallbacks == 1
 
 
 def test_norms_are_the_lengths_of_weighted_values():
@@ -111,13 +112,6 @@ def test_norms_are_the_lengths_of_weighted_values():
     lengths = np.sqrt((summed**2).sum(-1))
     want = (lengths / lengths.sum(-1, keepdims=True))[M + 1 : M + 1 + L]
     np.testing.assert_allclose(joint_of(model, params, "norms"), want, rtol=1e-3, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", first_quick(["pre", "deep"], 1))
-def test_contributions_sum_to_1(name):
-    rows = joint(name, "alti")
-    np.testing.assert_allclose(rows.sum(-1), 1, rtol=1e-5)
-    assert rows.min() >= 0
 
 
 def test_rollout_is_the_sum_over_paths():

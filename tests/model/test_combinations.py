@@ -38,18 +38,18 @@ def join(heads):
     return jnp.einsum("BLHV,HVD->BLD", heads, OUT.astype(np.float32))
 
 
-def reading(value=VALUE, mask=MASK) -> Reading:
+def reading(mask=MASK) -> Reading:
     def read(normalize):
-        return attend(QUERY, KEY, value, mask, normalize=normalize)
+        return attend(QUERY, KEY, VALUE, mask, normalize=normalize)
 
     return Reading(read, join, softmax, jnp.asarray(mask), jnp.asarray(SENTENCES))
 
 
-def each_by_hand(value=VALUE):
+def each_by_hand():
     """Weights and joined heads of attention to each sentence alone, in float64."""
     scores = dot_by_hand(QUERY, KEY, K**-0.5)
     weights = [alone_by_hand(scores, MASK & (SENTENCES == n)[:, None, None]) for n in range(3)]
-    heads = [np.einsum("BLHV,HVD->BLD", values_by_hand(one, value), OUT) for one in weights]
+    heads = [np.einsum("BLHV,HVD->BLD", values_by_hand(one, VALUE), OUT) for one in weights]
     return weights, heads
 
 
@@ -59,8 +59,6 @@ def test_parallel_sums_attention_to_each_sentence():
     seen = np.maximum(sum(one.any(-1, keepdims=True) for one in each), 1)
     assert relative_error(weights, sum(each) / seen) < 1e-6
     assert relative_error(out, sum(heads)) < 1e-6
-    sums = np.asarray(weights).sum(-1)
-    np.testing.assert_allclose(sums, np.broadcast_to(MASK.any(-1), sums.shape), rtol=1e-5)
 
 
 def test_a_serial_sublayer_reads_one_sentence():
@@ -74,16 +72,11 @@ def test_a_serial_sublayer_reads_one_sentence():
     np.testing.assert_allclose(total.sum(-1)[1], [[1, 1, 1, 1, 0]] * H, rtol=1e-5)
 
 
-def hierarchical(value=VALUE):
-    module = COMBINATIONS["hierarchical"](CONFIG, (0, 1, 2))
-    boxed = module.init(jax.random.key(3), reading(), X)["params"]["over_sentences"]
-    params = unboxed(boxed)
-    out, weights = module.apply({"params": {"over_sentences": params}}, reading(value), X)
-    return {name: np.asarray(one, np.float64) for name, one in params.items()}, out, weights
-
-
 def test_hierarchical_attends_to_what_each_sentence_gave():
-    params, out, weights = hierarchical()
+    module = COMBINATIONS["hierarchical"](CONFIG, (0, 1, 2))
+    drawn = unboxed(module.init(jax.random.key(3), reading(), X)["params"])
+    out, weights = module.apply({"params": drawn}, reading(), X)
+    params = {name: np.asarray(x, np.float64) for name, x in drawn["over_sentences"].items()}
     each, heads = each_by_hand()
     context = np.stack(heads, 2)  # [B, L, N, D]
     query = np.einsum("BLD,DHK->BLHK", X, params["query"])
@@ -98,18 +91,6 @@ def test_hierarchical_attends_to_what_each_sentence_gave():
     of_sentences = shares.mean(2)  # [B, L, N]
     together = np.einsum("BHLMN,BLN->BHLM", np.stack(each, -1), of_sentences)
     assert relative_error(weights, together) < 1e-5
-    sums = np.asarray(weights).sum(-1)
-    np.testing.assert_allclose(sums, np.broadcast_to(MASK.any(-1), sums.shape), atol=1e-5)
-
-
-def test_sentences_that_give_the_same_make_hierarchical_a_product():
-    """With equal values everywhere each C is the same c: the output is c W^V W^O."""
-    same = np.broadcast_to(VALUE[:, :1], VALUE.shape)
-    params, out, _ = hierarchical(same)
-    c = np.einsum("BLHV,HVD->BLD", np.broadcast_to(same[:, :1], (B, L, H, V)), OUT)
-    wanted = np.einsum("BLD,DHV,HVE->BLE", c, params["value"], params["out"])
-    real = MASK.any(-1)[:, 0, :, None]
-    assert relative_error(out * real, wanted * real) < 1e-5
 
 
 def test_a_gate_mixes_the_first_sentence_with_the_others():
@@ -125,8 +106,6 @@ def test_a_gate_mixes_the_first_sentence_with_the_others():
     assert relative_error(out, (1 - gate) * heads[0] + gate * d) < 1e-5
     share = gate.mean(-1)[:, None, :, None]
     assert relative_error(weights, (1 - share) * each[0] + share * of_others) < 1e-5
-    sums = np.asarray(weights).sum(-1)
-    np.testing.assert_allclose(sums, np.broadcast_to(MASK.any(-1), sums.shape), atol=1e-5)
 
 
 def test_without_other_sentences_a_gate_is_closed():

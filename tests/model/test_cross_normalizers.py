@@ -8,13 +8,7 @@ import numpy as np
 import pytest
 
 from tests.fixtures.references import softmax_by_hand
-from tests.fixtures.tiny import (
-    lay_out,
-    model_inputs,
-    random_pairs,
-    relative_error,
-    tiny_and_params,
-)
+from tests.fixtures.tiny import lay_out, model_inputs, random_pairs, relative_error, tiny_and_params
 from transformer_jax.model.attention.cross_normalizers import (
     NOISY,
     gumbel,

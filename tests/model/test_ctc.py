@@ -114,27 +114,17 @@ def test_the_loss_by_hand():
 
 
 def test_a_position_has_its_states_one_after_the_other():
+    """Those of equal vectors differ by their positions."""
     model, params = tiny_and_params(parallel="ctc", num_layers=1)
-    pairs = [([5, 6, EOS], [7, EOS]), ([4, EOS], [EOS])]
-    source = lay_out(pairs, [[0, 1]], 6, 3).src
+    source = lay_out([([5, 6, EOS], [7, EOS]), ([4, EOS], [EOS])], [[0, 1]], 6, 3).src
+    encoded = jnp.ones((1, 6, model.config.d_model))
 
     def of_source(model):
-        return states(model, model.encode(source), source, None)
+        return states(model, encoded, source, None)
 
-    _, place = jax.jit(lambda: model.apply({"params": params}, method=of_source))()
+    x_BTD, place = jax.jit(lambda: model.apply({"params": params}, method=of_source))()
     assert place.positions[0, :15].tolist() == [*range(9), *range(6)]
     assert place.segments.tolist() == [[1] * 9 + [2] * 6 + [0] * 3]
-
-
-def test_states_of_equal_vectors_differ_by_their_positions():
-    model, params = tiny_and_params(parallel="ctc", num_layers=1)
-    source = lay_out([([5, 5, EOS], [7, EOS])], [[0]], 3, 3).src
-    encoded = jnp.ones((1, 3, model.config.d_model))
-    x_BTD, _ = jax.jit(
-        lambda params: model.apply(
-            {"params": params}, method=lambda model: states(model, encoded, source, None)
-        )
-    )(params)
     assert np.abs(x_BTD[0, 0] - x_BTD[0, STATES]).max() > 0.1
 
 

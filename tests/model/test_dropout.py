@@ -49,13 +49,6 @@ def assert_averages_to_0(products):
     assert abs(products.mean()) < SIGMAS / np.sqrt(products.size)
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.3, 0.5])
-def test_the_share_dropped_is_the_rate(rate):
-    dropped = (~mask(rate=rate)).sum()
-    count = ROWS * LENGTH * FEATURES
-    assert abs(dropped - rate * count) < SIGMAS * np.sqrt(count * rate * (1 - rate))
-
-
 @AXES
 def test_every_row_position_and_feature_is_dropped_at_the_rate(axis):
     rate = 0.1

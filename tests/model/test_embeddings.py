@@ -20,17 +20,8 @@ from tests.fixtures.tiny import (
 from transformer_jax.model.axes import unboxed
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.parameters import abstract_params, parameter_count
-from transformer_jax.model.sides.embeddings import Embedding, padded_vocabulary, shift_right
+from transformer_jax.model.sides.embeddings import Embedding, padded_vocabulary
 from transformer_jax.text.vocabulary import BOS, Sizes
-
-
-def test_the_decoder_s_input_is_each_sentence_one_later_bos_first():
-    ids = jnp.array([[11, 12, 1, 21, 1, 0], [31, 32, 33, 34, 35, 1]])
-    positions = jnp.array([[0, 1, 2, 0, 1, 0], [0, 1, 2, 3, 4, 5]])
-    assert shift_right(ids, positions, BOS).tolist() == [
-        [BOS, 11, 12, BOS, 21, BOS],
-        [BOS, 31, 32, 33, 34, 35],
-    ]
 
 
 def test_the_vocabulary_is_padded_to_a_multiple_of_128():

@@ -6,7 +6,6 @@ Meshes are in tests/parallel, the counts of cost in tests/training/test_cost.py.
 
 import dataclasses
 import functools
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -37,7 +36,6 @@ from transformer_jax.config.data import DataConfig
 from transformer_jax.config.decode import DecodeConfig
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import Config
-from transformer_jax.config.serialization import from_json, to_json
 from transformer_jax.config.train import TrainConfig
 from transformer_jax.model import axes
 from transformer_jax.model.encoder_decoder import EncoderDecoder
@@ -304,7 +302,7 @@ def test_every_parameter_names_its_axes(name):
 
 
 @EVERY
-def test_the_config_survives_json(name):
+def test_the_config_passes_the_checks(name):
     model = ModelConfig(**{**SIZES, **CONFIGS[name]})
     languages = ",".join(["de", "fr", "it"][: model_and_params(name)[0].sources])
     kind = "pictures" if model.features else "text"
@@ -314,8 +312,6 @@ def test_the_config_survives_json(name):
     train, decode = TrainConfig(row_length=16), DecodeConfig(max_length=16)
     config = Config(model=model, data=data, train=train, decode=decode)
     check(config)
-    assert from_json(to_json(config)) == config
-    assert json.loads(to_json(config))["model"]["score"] == model.score
 
 
 def test_source_sentences_are_encoded_apart_and_told_apart_by_their_number():

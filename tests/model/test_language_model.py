@@ -11,10 +11,6 @@ import pytest
 from tests.fixtures.cases import first_quick
 from tests.fixtures.tiny import VOCABULARY, lay_out, model_inputs, random_pairs, tiny_model
 from tests.fixtures.tiny import random_params as random_params_of
-from transformer_jax.config.changes import with_values
-from transformer_jax.config.checks import check
-from transformer_jax.config.schema import Config
-from transformer_jax.errors import ConfigError
 from transformer_jax.model.attention.maps import attention_maps
 from transformer_jax.model.interfaces import PREFIXES
 from transformer_jax.text.batches import Packed, packed_sentences
@@ -22,7 +18,6 @@ from transformer_jax.text.vocabulary import EOS
 
 PAIRS = random_pairs(5, [(9, 7), (4, 5), (2, 3)])
 ROWS = [[1, 0], [2]]
-ALONE = {"model.encoder": "none", "data.src": "", "data.tgt": "en", "data.path": "."}
 
 
 def test_it_is_the_decoder_whose_attention_to_the_source_adds_nothing():
@@ -99,59 +94,6 @@ def test_the_fused_kernel_reads_a_prefix_as_the_plain_one(encoder):
     got, want = (jax.jit(model.apply)({"params": params}, *batch) for model in (fused, plain))
     real = batch[1].segments != 0
     np.testing.assert_allclose(got[real], want[real], rtol=2e-5, atol=2e-5)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"model.decoder": "ssru"}, "model.decoder='ssru' replaces self-attention"),
-        ({"model.decoder": "recurrent"}, "model.decoder='recurrent' has none"),
-        ({"model.positions": "alibi"}, "with model.positions='alibi': target positions count on"),
-        ({"model.positions": "learned"}, "Use sinusoidal, rotary or none"),
-        ({"model.window": 5}, "with model.window=5: each position sees the whole source"),
-        ({"model.pattern": "strided"}, "with model.pattern='strided'"),
-        ({"model.sources": 2, "data.src": "de,fr"}, "model.sources=2 changes nothing"),
-        ({"model.num_encoder_layers": 2}, "model.num_encoder_layers=2 changes nothing"),
-        ({"model.cross_score": "dot"}, "there is no encoder-decoder attention"),
-        ({"model.output": "copy"}, "model.encoder='prefix' has no encoder-decoder attention"),
-        ({"train.coverage_weight": 1.0}, "train.coverage_weight=1.0: model.encoder='prefix'"),
-        ({"model.wait_k": 2}, "model.wait_k=2"),
-        ({"model.norm": "deep"}, "model.norm='deep' has constants"),
-    ],
-    ids=lambda x: next(iter(x)) if isinstance(x, dict) else "",
-)
-def test_what_a_prefix_does_not_go_together_with_is_refused(changes, words):
-    own = {"model.encoder": "prefix", "data.path": "."}
-    check(with_values(Config(), own))
-    with pytest.raises(ConfigError) as caught:
-        check(with_values(Config(), own | changes))
-    assert words in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"data.src": "de"}, "model.encoder='none' and data.src='de' do not go together"),
-        ({"model.encoder": "transformer"}, "model.encoder='transformer' and data.src=''"),
-        ({"model.decoder": "recurrent"}, "model.decoder='recurrent' attends to an encoder"),
-        ({"model.tie_embeddings": False, "model.tie_output": True}, "model.tie_embeddings=False"),
-        ({"model.output": "copy"}, "no encoder-decoder attention. Use another"),
-        ({"train.coverage_weight": 1.0}, "train.coverage_weight=1.0: model.encoder='none'"),
-        ({"train.hard_attention": "reinforce"}, "train.hard_attention='reinforce': model.encoder"),
-        ({"model.cross_score": "dot"}, "model.cross_score='dot' changes nothing"),
-        ({"model.sources": 2}, "model.sources=2 changes nothing"),
-        ({"vocabulary.separate": True}, "is for two sides: a language model has one. Leave"),
-        ({"model.wait_k": 2}, "model.wait_k=2"),
-        ({"train.valid_bleu": True}, "train.valid_bleu=True do not go together: nothing is"),
-        ({"train.agreement_weight": 0.0}, "data.src='' and train.agreement_weight=0.0"),
-    ],
-    ids=lambda x: next(iter(x)) if isinstance(x, dict) else "",
-)
-def test_what_needs_a_source_is_refused(changes, words):
-    check(with_values(Config(), ALONE))
-    with pytest.raises(ConfigError) as caught:
-        check(with_values(Config(), ALONE | changes))
-    assert words in str(caught.value)
 
 
 @pytest.mark.parametrize("encoder", PREFIXES)

@@ -122,9 +122,9 @@ def test_dropout_never_falls_on_the_residual_of_post_norm_either():
 
 def test_narrow_residuals_are_multiplied_in_float32():
     """Rounding alpha x to bfloat16 once more would be seen in the sum."""
-    got = residual("deep", residual_dtype="bfloat16")
+    got = residual("deep", residual_dtype="bfloat16", sublayer=lambda x: -1.3 * x)
     x = np.asarray(jnp.asarray(X, "bfloat16"), np.float64)
-    y = np.asarray(jnp.asarray(x, "bfloat16") ** 2 + 1, np.float64)
+    y = np.asarray(-1.3 * jnp.asarray(x, "bfloat16"), np.float64)  # alpha is 1.297
     total = jnp.float32(0.81 * (5**4 * 3) ** 0.0625 * x + y).astype("bfloat16")
     want = normed(np.asarray(total, np.float64))
     want = np.asarray(jnp.asarray(want, "bfloat16"), np.float64)

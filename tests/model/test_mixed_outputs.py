@@ -51,11 +51,11 @@ class Drawn(NamedTuple):
 
 
 def output(name, **changes):
-    return OUTPUTS[name](ModelConfig(d_model=D, output=name, **changes), V)
+    return OUTPUTS[name](ModelConfig(d_model=D, output=name, marginal_positions=K, **changes), V)
 
 
-def drawn(name, **changes):
-    out = output(name, **changes)
+def drawn(name):
+    out = output(name)
     draw = np.random.default_rng(SEED)
     same_BLM = TARGET.segments[:, :, None] == SOURCE.segments[:, None]
     same_BLM &= SOURCE.segments[:, None] != 0  # padding attends to nothing, as with a sink
@@ -122,11 +122,6 @@ def marginal_by_hand(found, b, i):
 K = 3  # more than a sentence of the source has
 BY_HAND = {"copy": copy_by_hand, "history": history_by_hand, "marginal": marginal_by_hand}
 EACH = pytest.mark.parametrize("name", BY_HAND)
-CHANGES: dict[str, dict[str, Any]] = {
-    "copy": {},
-    "history": {},
-    "marginal": {"marginal_positions": K},
-}
 
 
 def probs_by_hand(name, found):
@@ -148,8 +143,8 @@ def loss_by_hand(name, found):
 def compiled(name):
     """A configuration's drawn arrays, log probabilities, loss, and a multiple's gradients."""
     with jax.enable_x64(True):
-        out = output(name, dtype="float64", **CHANGES[name])
-        found = drawn(name, **CHANGES[name])
+        out = output(name, dtype="float64")
+        found = drawn(name)
         settings = LossSettings(SMOOTHING, V, "float64", L, B)
 
         def loss(found):
@@ -210,8 +205,8 @@ def test_gradients_are_finite_differences_of_the_equation(name):
 @EACH
 def test_rows_of_several_replicas_and_blocks_have_the_gradients_of_one_block(name):
     """Four rows, two for each of two replicas, a block for each of these."""
-    out = output(name, **CHANGES[name])
-    one = drawn(name, **CHANGES[name])
+    out = output(name)
+    one = drawn(name)
 
     def doubled(x):
         return np.concatenate([x, x])

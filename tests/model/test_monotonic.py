@@ -57,15 +57,6 @@ def all_stops_by_enumeration(energies):
     return want
 
 
-def test_expected_stops_are_those_of_all_paths():
-    """In each sentence of a packed row; nothing at padding."""
-    got = np.asarray(expected_stops(SCORES, MASK, BEGINS))
-    want = all_stops_by_enumeration(SCORES)
-    np.testing.assert_allclose(got, want, atol=1e-6)
-    np.testing.assert_array_equal(got[want == 0], 0)
-    np.testing.assert_allclose(want.sum(-1)[0], [[1] * 6 + [0]] * H)
-
-
 def stops_by_recursion(energies):
     """The same by Raffel's recursion; paths of 40 outputs are too many."""
     stop = expit(energies)

@@ -2,11 +2,7 @@
 
 import pytest
 
-from transformer_jax.config.checks import check
-from transformer_jax.config.data import DataConfig
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.config.schema import Config
-from transformer_jax.errors import ConfigError
 from transformer_jax.model.positions.choices import POSITIONS
 from transformer_jax.model.sides.choices import problems
 
@@ -83,33 +79,3 @@ def test_a_refusal_gives_the_reason_of_its_own_key():
         f"model.score='cosine' changes nothing in this model: {own} and {heads}. Leave it out.",
         f"model.cross_normalizer='top_k' changes nothing in this model: {heads}. Leave it out.",
     }
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"encoder": "convolutional", "kernel_width": 4}, "kernel_width=4 is even: .*Use 5"),
-        ({"norm": "deep", "encoder": "recurrent"}, "model.norm='deep' has constants for a Trans"),
-        ({"norm": "deep", "decoder": "convolutional"}, "model.norm='deep' has constants"),
-        ({"norm": "rezero", "norm_kind": "scale"}, "model.norm_kind='scale' changes nothing"),
-        ({"norm": "rezero", "norm_epsilon": 1e-5}, "model.norm_epsilon=1e-05 changes nothing"),
-        ({"fix_norm": True, "tie_embeddings": False}, "fix_norm=True.*Set model.tie_embeddings"),
-        *(
-            ({"wait_k": 3, **side}, "model.wait_k=3 is for attention .*not for an encoder of kind")
-            for side in (
-                {"encoder": "recurrent"},
-                {"encoder": "synthesizer"},
-                {"decoder": "convolutional"},
-            )
-        ),
-        *(
-            ({"positions": kind, "score": score}, f"{kind}' with model.score='{score}'.*Use")
-            for kind in ("relative", "contextual")
-            for score in ("additive", "bilinear", "cosine")
-        ),
-    ],
-    ids=str,
-)
-def test_parts_that_do_not_go_together_are_refused(changes, message):
-    with pytest.raises(ConfigError, match=message):
-        check(Config(model=ModelConfig(**changes), data=DataConfig(source="grammar")))

@@ -68,15 +68,6 @@ def test_the_slopes_of_risk_are_those_of_the_expected_cost_of_different_draws():
     np.testing.assert_allclose(slopes, [gradient, np.zeros(4)], atol=1e-6)
 
 
-def test_risk_over_all_outputs_has_the_gradient_of_the_expected_cost():
-    log_probs = jax.nn.log_softmax(jnp.float32(LOGITS))
-    cost, slopes = risk(jnp.float32(REWARDS)[None], log_probs[None], np.ones((1, OUTPUTS)) > 0, 1.0)
-    want, gradient = jax.value_and_grad(expected_cost)(jnp.float32(LOGITS))
-    of_logits = jax.jacobian(jax.nn.log_softmax)(jnp.float32(LOGITS))
-    np.testing.assert_allclose(cost, [want], rtol=1e-5)
-    np.testing.assert_allclose(slopes[0] @ of_logits, gradient, atol=1e-6)
-
-
 def mean_gradient(objective):
     """The mean gradient by the logits over all draws of 3 outputs, weighted by how likely."""
     draws = np.array(list(itertools.product(range(OUTPUTS), repeat=3)))

@@ -12,6 +12,7 @@ from tests.fixtures.references import norm_by_hand
 from tests.fixtures.tiny import (
     VOCABULARY,
     batch_of,
+    equations,
     lay_out,
     model_inputs,
     of_each_pair,
@@ -70,17 +71,6 @@ def test_the_last_norms_of_pre_norm_take_their_epsilon_from_the_config():
         x_BLD = np.asarray(drawn["embedding"]["table"], np.float64)[side.ids] * 12**0.5
         want = norm_by_hand(x_BLD, *(drawn[name][part] for part in ("scale", "bias")), epsilon=0.5)
         assert relative_error(got, want) < 1e-5
-
-
-def equations(jaxpr):
-    """Every primitive operation of a traced function, inner functions too."""
-    for equation in jaxpr.eqns:
-        inner = [p for p in equation.params.values() if hasattr(p, "jaxpr")]
-        if inner:
-            for closed in inner:
-                yield from equations(closed.jaxpr)
-        else:
-            yield equation
 
 
 def test_a_model_is_made_of_a_config_and_sizes():

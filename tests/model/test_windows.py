@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.extend.core import jaxprs_in_params
 
 from tests.fixtures.tiny import (
     VOCABULARY,
     batch_of,
+    equations,
     lay_out,
     model_inputs,
     place_of,
@@ -68,13 +68,6 @@ def test_blocks_give_what_a_mask_over_the_whole_row_gives(window, length, is_dec
         np.testing.assert_allclose(one, other, atol=1e-5)  # a window of 1 has gradients of 0
 
 
-def shapes_of(jaxpr):
-    for equation in jaxpr.eqns:
-        yield from (x.aval.shape for x in (*equation.invars, *equation.outvars))
-        for inner in jaxprs_in_params(equation.params):
-            yield from shapes_of(inner)
-
-
 @pytest.mark.slow("compiles training steps")
 @pytest.mark.parametrize("positions", ["sinusoidal", *DISTANCES])
 def test_no_array_of_a_training_step_has_a_number_for_each_pair_of_positions(positions):
@@ -94,8 +87,8 @@ def test_no_array_of_a_training_step_has_a_number_for_each_pair_of_positions(pos
             return encoded + model.apply({"params": params}, source, side).sum()
 
         traced = jax.make_jaxpr(jax.grad(loss))(abstract_params(model))
-        sizes_of_arrays = [int(np.prod(shape)) for shape in shapes_of(traced.jaxpr)]
-        return max(sizes_of_arrays)
+        arrays = (x for one in equations(traced.jaxpr) for x in (*one.invars, *one.outvars))
+        return max(int(np.prod(x.aval.shape)) for x in arrays)
 
     assert largest() < length * length / 4 < length * length <= largest(window=None)
 
@@ -153,8 +146,14 @@ PACKED = place_of([3, 2], length=6)  # then padding
 ONE = place_of([5])
 SEVEN = place_of([7])
 NEWEST = Place(jnp.array([[1]]), jnp.array([[2]]))  # what search asks for, at position 2
-STRIDED = {"pattern": "strided", "stride": 3}
 PAST = "10000 11000 11100 11110 11111"
+
+
+def patterns_of(is_decoder, **changes):
+    return self_patterns(ModelConfig(**changes), is_decoder)
+
+
+AROUND, BEHIND = (patterns_of(side, pattern="strided", stride=3) for side in (False, True))
 
 
 def rows(mask):
@@ -172,32 +171,16 @@ def rows(mask):
         ([same_sentence, causal], PACKED, PACKED, "100000 110000 111000 000100 000110 000000"),
         ([within(0)], ONE, ONE, "10000 01000 00100 00010 00001"),
         ([within(3)], ONE, ONE, "11110 11111 11111 11111 01111"),
+        (patterns_of(False), PACKED, PACKED, "111000 111000 111000 000110 000110 000000"),
+        (patterns_of(True), ONE, ONE, PAST),
+        (patterns_of(False, window=3), ONE, ONE, "11000 11100 01110 00111 00011"),
+        (patterns_of(True, window=3), ONE, ONE, "10000 11000 11100 01110 00111"),
+        (patterns_of(False, window=3), PACKED, PACKED, "110000 111000 011000 000110 000110 000000"),
+        # The two positions beside a query, and those 3 and 6 away.
+        (AROUND, SEVEN, SEVEN, "1111001 1111100 1111110 1111111 0111111 0011111 1001111"),
+        (BEHIND, SEVEN, SEVEN, "1000000 1100000 1110000 1111000 0111100 0011110 1001111"),
     ],
 )
 def test_the_keys_that_each_query_sees(patterns, query, key, want):
-    assert rows(mask_of(patterns, query, key)) == want
-
-
-@pytest.mark.parametrize(
-    ("changes", "is_decoder", "place", "want"),
-    [
-        ({}, False, PACKED, "111000 111000 111000 000110 000110 000000"),
-        ({}, True, ONE, PAST),
-        ({"window": 3}, False, ONE, "11000 11100 01110 00111 00011"),
-        ({"window": 3}, True, ONE, "10000 11000 11100 01110 00111"),
-        ({"window": 3}, False, PACKED, "110000 111000 011000 000110 000110 000000"),
-        # The two positions beside a query, and those 3 and 6 away.
-        (STRIDED, False, SEVEN, "1111001 1111100 1111110 1111111 0111111 0011111 1001111"),
-        (STRIDED, True, SEVEN, "1000000 1100000 1110000 1111000 0111100 0011110 1001111"),
-    ],
-)
-def test_the_encoder_sees_around_a_query_and_the_decoder_its_past(changes, is_decoder, place, want):
     """A window is around the query in the encoder and ends at it in the decoder."""
-    patterns = self_patterns(ModelConfig(**changes), is_decoder)
-    assert rows(mask_of(patterns, place, place)) == want
-
-
-def test_each_row_has_its_own_sentences():
-    place = place_of([2], [1, 1])
-    mask = same_sentence(place, place)
-    assert mask[:, 0].astype(int).tolist() == [[[1, 1], [1, 1]], [[1, 0], [0, 1]]]
+    assert rows(mask_of(patterns, query, key)) == want

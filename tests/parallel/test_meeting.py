@@ -111,15 +111,8 @@ def test_another_program_on_the_port_is_no_process(port):
 
 
 def test_a_visitor_that_is_no_process_is_ignored(port):
-    def visit() -> None:
-        for _ in range(100):
-            try:
-                with socket.create_connection(("localhost", port), timeout=1) as connection:
-                    connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
-                return
-            except OSError:
-                pass
-
     with ThreadPoolExecutor() as pool:
-        pool.submit(visit)
-        assert results(port, 2, 0, 1) == ["", ""]
+        first = pool.submit(results, port, 2, 0)
+        with connected(port) as visitor:
+            visitor.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert results(port, 2, 1) == first.result() == [""]

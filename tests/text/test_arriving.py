@@ -70,7 +70,7 @@ def test_a_word_is_read_at_the_white_space_after_it(vocabulary):
 
 def test_white_space_ends_a_word_where_the_vocabulary_makes_it_a_space(vocabulary):
     ends = word_ends(vocabulary)
-    assert " " in ends and "\n" not in {*ends} - {"\n"}
+    assert " " in ends
     is_identity = vocabulary.normalize("a\u00a0b") != "a b"
     assert ("\u00a0" in ends) != is_identity and ("\t" in ends) != is_identity
 

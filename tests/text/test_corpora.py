@@ -215,11 +215,7 @@ def test_a_plain_and_a_compressed_file_of_one_stem_are_refused(folder):
             "bb",
             ["bb.en: no such file", "nor bb.en.gz", "stems there with .en: b, a, short. Name"],
         ),
-        (
-            {},
-            "zzz",
-            ["zzz.en: no such file", ".en: a, b, short. Name", "data.train"],
-        ),
+        ({}, "zzz", ["zzz.en: no such file", ".en: a, b, short. Name", "data.train"]),
         ({"tgt": "fr"}, "a", ["a.fr: no such file", "nor a.fr.gz", ".de .en. Rename the files"]),
         ({}, "a@back-up", ["a@back-up.en: no such file", "a TAG has letters, digits"]),
         ({}, "a[:50%]", ["a[:50%].en: no such file", "Some pairs: STEM[100:200]"]),

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from tests import tiny_runs as runs
-from transformer_jax.config.checks import check
 from transformer_jax.config.data import DataConfig
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.errors import DataError
 from transformer_jax.text.corpora import open_corpus
 from transformer_jax.text.documents import InContext
 from transformer_jax.text.mixture import plain_parts
@@ -107,23 +106,6 @@ def test_lines_that_arrive_get_those_before_them():
     found = [add(line) for line in ["a", "b", "", "c", "d\tgiven\tby hand", "e"]]
     assert found == ["a\t\t", "b\ta\t", "", "c\t\t", "d\tgiven\tby hand", "e\td\tc"]
     assert [InContext(0)(line) for line in ("a", "", "b")] == ["a", "", "b"]
-
-
-@pytest.mark.parametrize(
-    "keys, message",
-    [
-        ({"src": "en,fr"}, "are of one source language"),
-        ({"src": "", "context": 1}, "are of one source language"),
-        ({"context": 2}, "model.sources=2, and the text has 3 source sentences"),
-        ({"source": "grammar", "path": None}, "data.context=1 changes nothing"),
-    ],
-)
-def test_what_does_not_go_with_context_is_refused(folder, keys, message):
-    config = runs.tiny_config(model__sources=2)
-    data = dataclasses.replace(config.data, **{"context": 1, **keys})
-    with pytest.raises(ConfigError) as caught:
-        check(dataclasses.replace(config, data=data), ["data.context"])
-    assert message in str(caught.value)
 
 
 def test_sentences_of_the_context_are_learned_once(folder, monkeypatch):

@@ -10,9 +10,8 @@ from PIL import Image
 from tests import tiny_runs as runs
 from tests.fixtures.cases import refused
 from tests.text.test_encoded import Characters
-from transformer_jax.config.checks import check
 from transformer_jax.config.data import DataConfig
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.errors import DataError
 from transformer_jax.text.batches import TrainSource, packed_batch, packed_sentences
 from transformer_jax.text.corpora import open_corpus
 from transformer_jax.text.encoded import encode_corpus
@@ -120,10 +119,7 @@ def test_what_the_files_have_counts(folder):
         ("inside/none.png", "line 2 of the split, .*none.png.: no such file"),
         ("inside", "line 2 of the split, .*inside.: no such file"),
         ("train.en", "line 2 of the split, .*train.en: not a picture"),
-        (
-            "inside/small.png",
-            "line 2 of the split, .*small.png: too small, it has one source",
-        ),
+        ("inside/small.png", "line 2 of the split, .*small.png: too small, it has one source"),
         ("x" * 300, "line 2 of the split, .*no such file"),
         ("a\0b", "line 2 of the split, .*no such file"),
     ],
@@ -160,42 +156,6 @@ def test_a_link_out_of_the_folder_is_named(folder, tmp_path_factory):
 def test_a_blank_line_has_no_positions_and_any_file_is_read_without_a_folder(folder):
     blank, one = FeatureReader(data_of(folder))(["  ", str(folder / "inside" / "0.png")])
     assert blank.shape == (0, 2) and one.shape == (3, 2)
-
-
-@pytest.mark.parametrize(
-    "keys, message",
-    [
-        ({}, ""),
-        ({"model.features": 4}, "Set model.features=2"),
-        ({"data.src_kind": "text"}, "Set model.features=0"),
-        ({"model.sources": 2}, "several sources are text"),
-        ({"model.wait_k": 2}, "the source is read as a whole"),
-        ({"model.output": "copy"}, "subwords of the source are copied"),
-        ({"data.context": 1}, "it is for text"),
-        ({"vocabulary.dropout": 0.1}, "stored several times"),
-        ({"data.test": ("test@tag",)}, "a tag begins a source line of text"),
-        ({"data.train": ("train@tag",)}, "a tag begins a source line of text"),
-        ({"data.mel_bands": 40}, "changes nothing here. Set data.src_kind='speech'"),
-        ({"train.agreement_weight": 0.1}, "no model writes recordings"),
-    ],
-)
-def test_what_does_not_go_with_files_is_refused(folder, keys, message):
-    given = {
-        "data.path": str(folder),
-        "data.src": "files",
-        "data.tgt": "en",
-        "data.src_kind": "pictures",
-        "data.patch_height": 2,
-        "data.patch_width": 1,
-        "data.max_length": 100,
-        "model.features": 2,
-        **keys,
-    }
-    config = runs.tiny_config(**{name.replace(".", "__"): x for name, x in given.items()})
-    if not message:
-        return check(config, list(given))
-    with pytest.raises(ConfigError, match=message):
-        check(config, list(given))
 
 
 def test_pairs_hold_the_names(folder):

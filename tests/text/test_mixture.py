@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from tests import tiny_runs as runs
-from transformer_jax.config.checks import check
 from transformer_jax.config.data import DataConfig, Text
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.errors import DataError
 from transformer_jax.text.corpora import open_corpus
 from transformer_jax.text.mixture import MixedCorpus, plain_corpora, plain_parts
 from transformer_jax.training.text_checks import warn_of_equal_targets
@@ -200,40 +199,3 @@ def test_languages_with_the_same_text_are_warned_of(folder, caplog):
         warn_of_equal_targets(corpus, by_tag)
         text = "6 of the first 6 lines of a training text are the same in "
         assert caplog.messages == [text + one for one in languages]
-
-
-@pytest.mark.parametrize(
-    "keys, message",
-    [
-        ({"train": ("a:en-de",)}, "name its direction in data.directions too: en-de"),
-        ({"train": ("a:en-fr",), "directions": ("en-de",)}, "is none of data.directions=en-de"),
-        ({"directions": ("en",)}, "expected SRC-TGT"),
-        ({"directions": ("de-de",)}, "expected SRC-TGT"),
-        ({"directions": ("en-de", "en-de")}, "twice"),
-        ({"train": ("a*0",)}, "the weight 0 leaves the text out"),
-        ({"valid": ("b*2",)}, "data.valid=b*2: a weight is for training"),
-        ({"train": ("b*1001",)}, "the weight 1001 is above 1000"),
-        ({"valid": ("b:en-fr",), "directions": ("en-de",)}, "the model learns no such target"),
-        ({"directions": ("en-de",), "src": "fr"}, "data.src='fr' changes nothing beside data.dir"),
-        ({"src": "en, fr"}, "leave the spaces out"),
-        ({"src": "a,b", "src_kind": "speech"}, "several sources are text"),
-        ({"train": ("a@de",), "directions": ("en-de",)}, "the tag de is also a target"),
-        ({"temperature": 2.0}, "has nothing to mix"),
-        ({"test": ("test@x",)}, "no text of data.train has the tag x"),
-        ({"train": ("a", "b@bt"), "alignments": True}, "links count words without it"),
-        ({"train": ("a@bt",), "valid": ("a[:3]",)}, "share pairs"),
-        ({"source": "grammar", "directions": ("en-fr",)}, "is in 'en' and 'de'"),
-    ],
-)
-def test_what_does_not_fit_together_is_one_line(folder, keys, message):
-    config = runs.tiny_config()
-    data = dataclasses.replace(config.data, path=str(folder), **{"train": ("a",), **keys})
-    with pytest.raises(ConfigError) as caught:
-        check(dataclasses.replace(config, data=data))
-    assert message in str(caught.value)
-
-
-def test_two_directions_of_one_model_do_not_mix_with_two_models_that_agree(folder):
-    config = runs.tiny_config(data__directions=("en-de",), train__agreement_weight=0.1)
-    with pytest.raises(ConfigError, match="trains both directions as two models"):
-        check(config)

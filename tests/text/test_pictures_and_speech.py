@@ -63,7 +63,7 @@ def test_a_picture_that_cannot_be_read_says_why(tmp_path, recwarn):
     with pytest.raises(DataError, match="an animation of 2 pictures"):
         read_picture(path, PICTURES)
     two[0].save(path, format="MPO", save_all=True, append_images=two[1:])  # cameras' JPEGs
-    assert read_picture(path, PICTURES).shape
+    np.testing.assert_array_equal(read_picture(path, PICTURES), -np.ones((4, 6)))
     Image.new("I;16", (6, 4)).save(path)
     with pytest.raises(DataError, match="pixels of the type I;16"):
         read_picture(path, PICTURES)
@@ -168,7 +168,7 @@ def test_a_recording_that_cannot_be_read_says_why(tmp_path):
     with pytest.raises(DataError, match="no numbers"):
         read_recording(path, SPEECH)
     soundfile.write(path, noise(0.1), RATE)
-    whole = path.read_bytes()
+    whole, rows = path.read_bytes(), read_recording(path, SPEECH)
     path.write_bytes(whole[:-100])
     with pytest.raises(DataError, match="it is cut off"):
         read_recording(path, SPEECH)
@@ -182,7 +182,7 @@ def test_a_recording_that_cannot_be_read_says_why(tmp_path):
             read_recording(tmp_path / f"a.{kind}", SPEECH)
     for size in (0xFFFFFFFF, 0x7FFFF024, 0):  # as programs write it into a pipe
         path.write_bytes(whole[:4] + size.to_bytes(4, "little") + whole[8:])
-        assert len(read_recording(path, SPEECH))
+        np.testing.assert_array_equal(read_recording(path, SPEECH), rows)
     for content in (b"", b"text", path.read_bytes()[:20]):
         path.write_bytes(content)
         with pytest.raises(DataError, match="not a recording that can be read"):

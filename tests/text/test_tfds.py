@@ -233,7 +233,6 @@ from pathlib import Path
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 from tensorflow_datasets.core import shuffle
 shuffle.MAX_MEM_BUFFER_SIZE = 100  # bytes: the sorting goes to disk, as the real data's does
-from tests.fixtures.cases import refused
 from tests.text.tfds_fixture import serve_as_wmt
 from transformer_jax.config.data import DataConfig
 from transformer_jax.text.tfds_corpus import prepare

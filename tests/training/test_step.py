@@ -14,6 +14,7 @@ import pytest
 from tests.fixtures.tiny import (
     SIZES,
     VOCABULARY,
+    equations,
     lay_out,
     random_pairs,
     random_params,
@@ -243,17 +244,6 @@ def test_recomputing_activations_gives_the_same_gradients_and_masks():
     assert max(jax.tree.leaves(errors)) < 1e-6, errors
 
 
-def products(jaxpr) -> int:
-    """Matrix products in a program and in the programs inside it; a loop's body counts once."""
-    count = 0
-    for equation in jaxpr.eqns:
-        count += equation.primitive.name == "dot_general"
-        for value in jax.tree.leaves(list(equation.params.values())):
-            inner = getattr(value, "jaxpr", value)
-            count += products(inner) if hasattr(inner, "eqns") else 0
-    return count
-
-
 def products_of(differentiate, remat=False, **changes) -> int:
     """Matrix products of the loss of a tiny model, or of its gradient."""
     model = make_model(tiny_model(dropout=0.3, **changes).config, VOCABULARY, remat)
@@ -265,7 +255,8 @@ def products_of(differentiate, remat=False, **changes) -> int:
     def nats(params):
         return loss_fn(params, batch, rows, jax.random.key(0)).smoothed_nats
 
-    return products(jax.make_jaxpr(jax.grad(nats) if differentiate else nats)(params).jaxpr)
+    traced = jax.make_jaxpr(jax.grad(nats) if differentiate else nats)(params)
+    return sum(one.primitive.name == "dot_general" for one in equations(traced.jaxpr))
 
 
 def test_recomputing_activations_computes_every_product_of_every_layer_again():
