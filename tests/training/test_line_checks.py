@@ -1,7 +1,6 @@
 """Warnings about a text whose lines do not look like pairs."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -246,7 +245,6 @@ def test_paths_of_files_decide_what_is_the_same_text(warnings, tmp_path):
     (tmp_path / "other").mkdir()
     files = {"en": lines(EN[:300]), "de": lines(EN[-300:], "b")}
     files |= {f"other/train.{suffix}": text for suffix, text in list(files.items())}
-    assert Path(tmp_path / "other").is_dir()
     assert len(warnings(files, data__train=("train", "other/train", "train*2"))) == 2
 
 
