@@ -303,11 +303,10 @@ def test_one_stack_has_the_parameters_of_two(scale):
 def test_one_stack_verdicts():
     bleu = {TWO: [90, 91], PREFIX: [89.8, 90.9], CAUSAL: [85, 86], CHEAP: [80, 95]}
     wrong = {TWO: [1, 1.1], PREFIX: [1, 1.1], CAUSAL: [40, 41], CHEAP: [1, 60]}
-    found = {
-        (row, seed): {"bleu": bleu[row][seed], "wrong": wrong[row][seed]}
-        for row in bleu
-        for seed in (0, 1)
-    }
+    found = {}
+    for row in bleu:
+        pairs = zip(bleu[row], wrong[row], strict=True)
+        found |= by_seed(row, [{"bleu": own, "wrong": share} for own, share in pairs])
     assert one_stack.verdicts_on(found, TWO) == ["", "", HOLDS]
     assert one_stack.verdicts_on(found, PREFIX) == [HOLDS, HOLDS, HOLDS]
     assert one_stack.verdicts_on(found, CAUSAL) == [FAILS, "", FAILS]

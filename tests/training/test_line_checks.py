@@ -170,11 +170,7 @@ X, Y, Z = (lines(lengths(n, 30), letter) for n, letter in enumerate("xyz"))
 @pytest.mark.parametrize(
     ("files", "changes", "told"),
     [
-        (
-            {"de": X[:16] + Y[16:]},
-            {},
-            "train.de: in 16 of 30 pairs the source is the target",
-        ),
+        ({"de": X[:16] + Y[16:]}, {}, "train.de: in 16 of 30 pairs the source is the target"),
         ({"de": X[:15] + Y[15:]}, {}, ""),
         ({"de": X[:16] + Y[16:]}, {"data__train": ("train@bt",)}, "the source is the target"),
         ({"de": X}, {"train__objective": "back_translation"}, ""),
