@@ -16,6 +16,7 @@ import pytest
 import transformer_jax
 from tests import tiny_runs as runs
 from tests.commands.test_import import imported
+from tests.fixtures.cases import refused
 from transformer_jax.api import Run, load, train
 from transformer_jax.commands.average import average
 from transformer_jax.config.schema import Config
@@ -340,6 +341,6 @@ def test_a_model_without_such_attention_is_refused(monkeypatch):
     ],
 )
 def test_what_is_no_config_and_no_override_is_one_line(config, overrides, words, tmp_path):
-    with pytest.raises(UserError, match=words):
+    with refused(UserError, words):
         train(config, tmp_path / "run", overrides)
     assert not (tmp_path / "run").exists()

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.fixtures.cases import full
 from transformer_jax.errors import DataError
 from transformer_jax.files import (
     cache_folder,
@@ -21,10 +22,6 @@ from transformer_jax.files import (
 def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     path = tmp_path / "file"
     write_atomically(path, b"old")
-
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         write_atomically(path, b"new")

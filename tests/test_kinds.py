@@ -1,18 +1,18 @@
-"""Encoders and decoders of every kind, through every command."""
+"""Encoders and decoders of every kind: killed runs, searches, alignments, pictures."""
 
 import functools
 import json
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from tests.tiny_runs import arrays, command, metrics, read_lines, scratch, tiny_corpus, train
+from tests.tiny_runs import command, metrics, read_lines, scratch, tiny_corpus, train
+from tests.training.test_resume import assert_same_run
 from transformer_jax.tables.collect import hypotheses as hypotheses_of
 from transformer_jax.tables.experiment import Job, Scale
 
-pytestmark = pytest.mark.slow("models are trained, killed and go through every command")
+pytestmark = pytest.mark.slow("models are trained, killed and go through commands")
 
 STEPS = 12
 SETTINGS = {
@@ -63,15 +63,11 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(run, tmp_path):
     for later in [path for step in (8, 12) for path in (killed / "checkpoints").glob(f"{step}*")]:
         shutil.rmtree(later) if later.is_dir() else later.unlink()
     assert train(killed, **settings) == 0
-    assert metrics(killed) == metrics(folder)
+    assert_same_run(killed, folder, str(STEPS))
     assert metrics(killed)[-1]["step"] == STEPS
-    got, want = (arrays(path / "checkpoints" / str(STEPS)) for path in (killed, folder))
-    assert got.keys() == want.keys()
-    for name in want:
-        np.testing.assert_array_equal(got[name], want[name], err_msg=name)
 
 
-def test_a_run_goes_through_every_command(run, tmp_path, capsys):
+def test_a_run_is_averaged_and_its_table_finds_its_translations(run, capsys):
     folder, settings = run
     beam = 3 if settings["model__decoder"] == "recurrent" else 2
     assert command("average", f"--workdir={folder}", "--last=2") == 0
@@ -86,6 +82,14 @@ def test_a_run_goes_through_every_command(run, tmp_path, capsys):
     job = Job("any", "any", 0, Scale("configs/demo.py", average=2), {}, folder)
     asked = {"train.steps": STEPS, "decode.beam_size": beam, "decode.max_extra_length": 10}
     assert hypotheses_of(job._replace(overrides=asked)) == read_lines(written)
+
+
+def test_a_run_aligns_if_it_has_attention_and_is_quantized(run, tmp_path):
+    folder, settings = run
+    files = [f"--src={tiny_corpus() / 'test.en'}", f"--tgt={tiny_corpus() / 'test.de'}"]
+    aligns = settings["model__decoder"] != "recurrent"
+    assert command("align", f"--workdir={folder}", *files) == (0 if aligns else 2)
+    assert command("quantize", f"--workdir={folder}", f"--output={tmp_path / 'small'}") == 0
 
 
 def test_attention_is_drawn_of_layers_that_have_weights(run, tmp_path, capsys):

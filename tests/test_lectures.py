@@ -94,21 +94,6 @@ def test_the_loop_that_doubles_the_exponent():
         assert f"{table[3, 0]:.3f}, {table[3, 1]:.3f}" in " ".join(TEXT.split())
 
 
-def test_the_function_with_a_base_of_its_own():
-    def of_the_slide(length, d, n):
-        table = np.zeros((length, d))
-        for k in range(length):
-            for i in np.arange(int(d / 2)):
-                denominator = np.power(n, 2 * i / d)
-                table[k, 2 * i], table[k, 2 * i + 1] = (
-                    np.sin(k / denominator),
-                    np.cos(k / denominator),
-                )
-        return table
-
-    np.testing.assert_allclose(sinusoids(4, 4), of_the_slide(4, 4, 10000), atol=1e-6)
-
-
 def test_exponents_that_begin_with_one():
     """As if positions were nearer to each other, by 10000^(2/d)."""
     t, i = np.arange(12), np.arange(1, 9)

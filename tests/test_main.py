@@ -113,14 +113,8 @@ SEARCH = {"checkpoint": "7", "beam_size": 1, "examples": 3}
 OVERRIDDEN = EVALUATE | {"overrides": {"decode.length_penalty": 1.0, "data.path": "x"}}
 FROM_TO = {"source": "de", "overrides": {"decode.to": "fr"}}
 SENTENCE = {"workdir": "w", "sentence": "A dog.", "kind": "cross", "layer": None}
-SENTENCE |= {
-    "head": None,
-    "explain": None,
-    "output": "attention.png",
-    "checkpoint": "latest",
-    "target": None,
-}
-SENTENCE |= {"overrides": {}}
+SENTENCE |= {"head": None, "explain": None, "output": "attention.png", "checkpoint": "latest"}
+SENTENCE |= {"target": None, "overrides": {}}
 CALLS = {
     "evaluate --workdir=w": EVALUATE,
     "evaluate --workdir=w,v --src=a --ref=b --ref=c,d": EVALUATE | SEVERAL,
@@ -382,9 +376,7 @@ def test_a_reader_that_goes_away_after_the_last_line_is_noticed_at_the_flush():
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run(
-        [sys.executable, "-c", FAKE.format(body="print('x')")],
-        stdout=write,
-        stderr=subprocess.PIPE,
+        [sys.executable, "-c", FAKE.format(body="print('x')")], stdout=write, stderr=subprocess.PIPE
     )
     os.close(write)
     assert (done.returncode, done.stderr) == (128 + 13, b"")

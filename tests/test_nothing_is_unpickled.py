@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 
 from tests import tiny_runs as runs
+from transformer_jax.runs.checkpoints import write_manifest
 
 pytestmark = [
     pytest.mark.slow("each test goes through commands in processes of their own"),
@@ -184,8 +185,6 @@ def test_a_pickle_in_place_of_a_small_file_is_not_loaded(name, tmp_path, marker)
 
 
 def test_pickles_in_place_of_a_checkpoint_s_files_are_not_loaded(tmp_path, marker):
-    from transformer_jax.runs.checkpoints import write_manifest
-
     run = runs.copy_of_run(tmp_path / "run")
     checkpoint = run / "checkpoints" / "40"
     files = [path for path in sorted(checkpoint.rglob("*")) if path.is_file()]
@@ -205,17 +204,25 @@ def test_pickles_in_place_of_a_checkpoint_s_files_are_not_loaded(tmp_path, marke
     assert not marker.exists()
 
 
-def test_pickles_beside_a_run_s_files_are_not_loaded(tmp_path, marker):
+# Orbax reads a file `checkpoint` in place of its own, but not as a pickle: nothing is restored.
+@pytest.mark.parametrize(
+    ("names", "is_used"),
+    [(["params.pkl", "data.pickle", "model.pt", "arrays.npy"], True), (["checkpoint"], False)],
+)
+def test_pickles_beside_a_run_s_files_are_not_loaded(names, is_used, tmp_path, marker):
     run = runs.copy_of_run(tmp_path / "run")
     content = traps(marker)[1]
     code = f"import os; os.mkdir({str(marker)!r})\n"
     folders = [run, *(path for path in run.rglob("*") if path.is_dir())]
     for folder in folders:
-        for name in ("checkpoint", "params.pkl", "data.pickle", "model.pt", "arrays.npy"):
+        for name in names:
             (folder / name).write_bytes(content)
         for name in ("__init__.py", "numpy.py", "sitecustomize.py", "config.py", "get_config.py"):
             (folder / name).write_text(code)
-    use(run)
+    for step in (30, 35, 40):
+        write_manifest(run / "checkpoints" / str(step))  # as who sets a trap would
+    assert [status == 0 for status in use(run)] == [is_used] * 5
+    assert not marker.exists()
     (run / "metrics.jsonl").write_bytes(content)
     use(run, "train")
     assert not marker.exists()

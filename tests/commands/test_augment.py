@@ -12,6 +12,7 @@ import pytest
 
 from tests import tiny_runs as runs
 from tests.commands.test_translate import answers
+from tests.fixtures.cases import refused
 from transformer_jax.commands import augment as module
 from transformer_jax.commands.augment import augment
 from transformer_jax.config.data import DataConfig
@@ -119,7 +120,7 @@ def test_wrong_settings_are_one_line(options, told, text):
         content = text.read_bytes()
         is_compressed = given["text"].endswith(".gz")
         Path(given["text"]).write_bytes(gzip.compress(content) if is_compressed else content)
-    with pytest.raises(ConfigError, match=told):
+    with refused(ConfigError, told):
         augment(str(runs.trained_run()), **given)
     assert not [*text.parent.glob("new*")]
 

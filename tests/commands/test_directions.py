@@ -163,16 +163,6 @@ def test_a_request_without_a_target_language_is_refused(run):
     assert not isinstance(answer, Refused)
 
 
-def test_a_direction_of_a_run_that_has_one_is_refused(capsys):
-    flags = f"--workdir={runs.trained_run()}", "--from=de", "--to=en"
-    assert runs.command("evaluate", *flags) == 2
-    assert "this run has one direction" in capsys.readouterr().err
-    assert runs.command("translate", flags[0], "--to=de") == 2
-    assert "decode.to=de: the run has one direction. Leave it (`--to`) out" in (
-        capsys.readouterr().err
-    )
-
-
 def test_decode_to_is_checked_before_training(tmp_path):
     values = {"data.directions": ("en-de",), "decode.to": "en"}
     with pytest.raises(DataError, match="no subword >>en<<"):

@@ -138,14 +138,6 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
     return np.asarray(jax.nn.log_softmax(logits, axis=-1))
 
 
-def test_a_search_that_only_we_have_is_not_called_the_same():
-    assert command._search(DecodeConfig(), "stablehlo").startswith("the same search there: ")
-    for own in ({"method": "mbr"}, {"groups": 2}, {"coverage_penalty": 0.2}):
-        [(name, value)] = own.items()
-        nearest = f"decode.{name}={value!r}: ours alone; the nearest search there: "
-        assert command._search(DecodeConfig(**own), "stablehlo").startswith(nearest)
-
-
 # CTranslate2 -------------------------------------------------------------------------------------
 
 
@@ -382,11 +374,13 @@ def test_the_card_has_the_scores_of_its_checkpoint_alone(tmp_path):
     assert facts["data"] == "files, training split a, b; fingerprint 0123456789abcdef"
 
 
+CALLS = {"ctranslate2": "translate_batch(", "huggingface": "generate(", "stablehlo": "search.py "}
+OURS = {"method": "mbr", "groups": 2, "coverage_penalty": 0.2}
 OTHER = "; it divides by length^alpha, ours by GNMT's penalty: at alpha 0 both are the same"
 
 
 @pytest.mark.parametrize(
-    ("format", "decode", "call"),
+    ("format", "decode", "end"),
     [
         ("ctranslate2", {"length_penalty": 0.5}, f"beam_size=3, length_penalty=0.5){OTHER}"),
         ("ctranslate2", {"length_penalty": 0.0}, "beam_size=3, length_penalty=0)"),
@@ -410,10 +404,14 @@ OTHER = "; it divides by length^alpha, ours by GNMT's penalty: at alpha 0 both a
             {"no_repeat": 3},
             "no length penalty and without decode.min_length and decode.no_repeat",
         ),
+        *(("stablehlo", {name: value}, "no length penalty") for name, value in OURS.items()),
     ],
 )
-def test_the_log_says_how_the_same_search_is_called(format, decode, call):
-    assert command._search(DecodeConfig(beam_size=3, **decode), format).endswith(call)
+def test_the_log_says_how_the_same_search_is_called_or_the_nearest(format, decode, end):
+    own = [f"decode.{name}={value!r}" for name, value in decode.items() if name in OURS]
+    which = f"{own[0]}: ours alone; the nearest search" if own else "the same search"
+    found = command._search(DecodeConfig(beam_size=3, **decode), format)
+    assert found.startswith(f"{which} there: {CALLS[format]}") and found.endswith(end)
 
 
 # Mistakes ----------------------------------------------------------------------------------------

@@ -125,10 +125,7 @@ def test_the_signature_says_what_the_programs_take():
     folder = exported("coverage")
     signature = json.loads((folder / "signature.json").read_text())
     assert signature["sizes"] == {"source": 24, "target": 32, "beams": 4}
-    assert signature["encode"]["arguments"][-2:] == [
-        "int32[rows,24]",
-        "int32[rows]",
-    ]
+    assert signature["encode"]["arguments"][-2:] == ["int32[rows,24]", "int32[rows]"]
     assert signature["step"]["results"][0].startswith("float32[rows,4,")
     carried = [signature["cache"][n]["shape"] for n in signature["carried"]]
     assert len(carried) == len(signature["cache"]) > 0, "an average decoder writes nothing"

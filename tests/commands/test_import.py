@@ -144,7 +144,7 @@ def finetune(workdir: Path, origin: Path, **changes) -> int:
 
 @pytest.mark.slow("trains runs")
 @pytest.mark.parametrize("kind", ["one", "two"])
-def test_training_goes_on_from_the_imported_weights(kind, tmp_path, capsys):
+def test_training_goes_on_from_the_imported_weights(kind, tmp_path):
     origin = imported(kind)
     assert finetune(tmp_path / "run", origin, **{"train.peak_learning_rate": 3e-3}) == 0
     records = read_metrics(tmp_path / "run")

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.fixtures.cases import full
 from tests.tiny_runs import command
 
 
@@ -49,9 +50,6 @@ def test_the_picture_is_a_png(tmp_path):
 
 
 def test_a_full_disk_leaves_an_earlier_picture_as_it_was(tmp_path, monkeypatch, capsys):
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
     output = tmp_path / "curves.png"
     output.write_bytes(b"old")
     monkeypatch.setattr("os.fsync", full)

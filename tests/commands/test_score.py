@@ -132,7 +132,7 @@ def test_sides_that_are_likelier_the_other_way_round_are_named(given, swapped, i
     assert ("are the sides swapped?" in caplog.text) == is_said
 
 
-def test_unlikely_translations_are_tried_the_other_way_round(capsys, monkeypatch):
+def test_unlikely_translations_are_tried_the_other_way_round(monkeypatch):
     tried = []
     monkeypatch.setattr(command, "_warn_of_swapped_sides", lambda _, pairs: tried.append(pairs))
     corpus = runs.tiny_corpus()
@@ -141,4 +141,3 @@ def test_unlikely_translations_are_tried_the_other_way_round(capsys, monkeypatch
         monkeypatch.setattr(command, "UNLIKELY", limit)
         assert runs.command("score", *flags) == 0
         assert len(tried) == times
-    capsys.readouterr()

@@ -8,13 +8,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from tests import tiny_runs as runs
 from tests.commands import test_translate as translated
+from tests.fixtures.tiny import random_like
 from transformer_jax.commands.translate import translate
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.use import loading
@@ -28,13 +27,7 @@ def random_weights(monkeypatch) -> None:
     """After so little training all translations would be empty."""
 
     def load(run: Any, checkpoint: str, like: Any) -> tuple[Any, str]:
-        draw = np.random.default_rng(1)
-
-        def value(path: tuple, leaf: Any) -> Any:
-            noise = 0.3 * draw.normal(size=leaf.shape).astype(np.float32)
-            return jnp.asarray(1 + noise if path[-1].key == "scale" else noise)
-
-        return jax.tree_util.tree_map_with_path(value, like), checkpoint
+        return random_like(like, seed=1), checkpoint
 
     monkeypatch.setattr(loading, "load_params", load)
 

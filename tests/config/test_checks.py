@@ -80,12 +80,9 @@ model.attention_memory=coverage model.normalizer=sparsemax | 'coverage' has its 
     model.cross_normalizer='softmax'
 model.output=copy model.cross_normalizer=sink | model.output='copy' reads attention as probabilities
     'sink' may not sum to 1
-model.output=copy model.cross_normalizer=differential
-    model.output='copy' reads attention as probabilities | 'differential' may be negative
-model.output=copy model.cross_normalizer=talking_heads
-    model.output='copy' reads attention as probabilities | 'talking_heads' may be negative
-model.output=marginal model.cross_normalizer=differential
-    model.output='marginal' reads attention as probabilities | 'differential' may be negative
+model.output=copy model.cross_normalizer=differential | ='copy' | 'differential' may be negative
+model.output=copy model.cross_normalizer=talking_heads | ='copy' | 'talking_heads' may be negative
+model.output=marginal model.cross_normalizer=differential | ='marginal' | may be negative
 # Reading while translating.
 model.wait_k_max=3 | model.wait_k_max=3 | model.wait_k=None is not | from 1 to 3
 model.wait_k=4 model.wait_k_max=3 | model.wait_k_max=3 | model.wait_k=4 is not | from 1 to 3
@@ -159,31 +156,21 @@ train.alignment_weight=0.1 | train.alignment_weight=0.1 needs | data.alignments=
 train.avoidance_weight=0.1 | train.avoidance_weight=0.1 needs | data.alignments=True
 FULL model.decoder=ssru | a decoder of kind ssru has no self-attention that
 FULL model.positions=t5 | 't5' has one bias for all target positions after
-DIFFERENTIAL data.alignments=True train.coverage_weight=0.1
-    train.coverage_weight=0.1: weights of the normalizer 'differential' may be negative
-LINKED DIFFERENTIAL
-    train.alignment_weight=0.1: weights of the normalizer 'differential' may be negative
-DIFFERENTIAL data.alignments=True train.avoidance_weight=0.1
-    train.avoidance_weight=0.1: weights of the normalizer 'differential' may be negative
-DIFFERENTIAL data.alignments=True train.fertility_weight=0.1
-    train.fertility_weight=0.1: weights of the normalizer 'differential' may be negative
-DIFFERENTIAL data.alignments=True train.agreement_weight=0.1
-    train.agreement_weight=0.1: weights of the normalizer 'differential' may be negative
-DIFFERENTIAL data.alignments=True decode.coverage_penalty=0.1
-    decode.coverage_penalty=0.1: weights of the normalizer 'differential' may be negative
+LINKED DIFFERENTIAL | alignment_weight=0.1: weights of the normalizer 'differential' may be negative
+DIFFERENTIAL data.alignments=True train.coverage_weight=0.1 | coverage_weight=0.1: weights of the
+DIFFERENTIAL data.alignments=True train.avoidance_weight=0.1 | avoidance_weight=0.1: weights of the
+DIFFERENTIAL data.alignments=True train.fertility_weight=0.1 | fertility_weight=0.1: weights of the
+DIFFERENTIAL data.alignments=True train.agreement_weight=0.1 | agreement_weight=0.1: weights of the
+DIFFERENTIAL decode.coverage_penalty=0.1 | decode.coverage_penalty=0.1: weights of the normalizer
 # Two passes, and drawn attention.
 CONSISTENT model.dropout=0.0 | train.consistency_weight=5.0 compares two dropout masks
     Set model.dropout
 DRAWN model.decoder=recurrent | 'reinforce': | no heads
 DRAWN model.decoder=convolutional | 'reinforce': | no heads
-DRAWN model.cross_normalizer=gumbel | 'reinforce': | the normalizer 'gumbel' of
-    Set model.cross_normalizer='softmax'
-DRAWN model.cross_normalizer=monotonic | 'reinforce': | the normalizer 'monotonic' of
-    Set model.cross_normalizer='softmax'
-DRAWN model.cross_normalizer=chunkwise | 'reinforce': | the normalizer 'chunkwise' of
-    Set model.cross_normalizer='softmax'
-DRAWN model.cross_normalizer=lookback | 'reinforce': | the normalizer 'lookback' of
-    Set model.cross_normalizer='softmax'
+DRAWN model.cross_normalizer=gumbel | 'reinforce': | 'gumbel' of | cross_normalizer='softmax'
+DRAWN model.cross_normalizer=monotonic | 'reinforce': | 'monotonic' of | cross_normalizer='softmax'
+DRAWN model.cross_normalizer=chunkwise | 'reinforce': | 'chunkwise' of | cross_normalizer='softmax'
+DRAWN model.cross_normalizer=lookback | 'reinforce': | 'lookback' of | cross_normalizer='softmax'
 DRAWN model.normalizer=sink | 'reinforce': | 'sink' may not sum to 1 | ='softmax'
 # Search.
 decode.groups=3 | decode.beam_size=4 is not a multiple of decode.groups=3 | =6
@@ -319,7 +306,6 @@ EXCLUDING = [(name, other) for name, key in KEYS.items() for other in key.exclud
 
 @pytest.mark.parametrize(("name", "other"), EXCLUDING)
 def test_keys_that_exclude_each_other_are_both_named_with_the_reason(name, other):
-    assert len(EXCLUDING) >= 25
     reason = KEYS[name].excludes[other]
     other, _, value = other.partition("=")
     values = {one: other_value(one, KEYS[one].default) for one in (name, other)}
@@ -337,7 +323,6 @@ READ = [name for name, key in KEYS.items() if key.read_with]
 
 @pytest.mark.parametrize("name", READ)
 def test_a_key_that_nothing_reads_names_the_setting_with_which_it_is_read(name):
-    assert len(READ) >= 30
     first = KEYS[name].read_with[0]
     value = other_value(name, KEYS[name].default)
     setting = re.sub("=(.*)", r"='\1'", first)
@@ -387,8 +372,8 @@ def test_an_old_run_may_have_settings_that_nothing_reads():
 
 
 def test_what_reads_a_key_is_a_setting_that_there_is():
+    assert len(READ) >= 30 and len(EXCLUDING) >= 25
     readers = [reader for key in KEYS.values() for reader in (*key.read_with, *key.excludes)]
-    assert len(readers) > 50
     for reader in readers:
         name, has_value, value = reader.partition("=")
         assert not has_value or value in KEYS[name].valid_choices()

@@ -311,9 +311,7 @@ def test_a_colon_of_a_folder_s_name_separates_no_argument(tmp_path):
     assert load_config(f"{tmp_path}/a:b/own.py").seed == 4
 
 
-def test_files_that_threads_load_leave_standard_output_and_the_folder_as_they_are(
-    tmp_path,
-):
+def test_files_that_threads_load_leave_standard_output_and_the_folder_as_they_are(tmp_path):
     """One that is loaded while another is must not take its redirection for the real output."""
     code = "import os, time\n{}\ndef get_config():\n    return {{}}\n"
     change = f"os.chdir({str(tmp_path)!r}); time.sleep(0.1)"

@@ -3,8 +3,6 @@
 import copy
 import dataclasses
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -85,16 +83,6 @@ def test_a_value_that_is_no_choice_suggests_the_nearest_and_names_all(name):
         want = f"{name}='{choice}x' is not known; valid choices: {valid}. Did you mean {choice!r}?"
         with refused(ConfigError, want):
             check(with_values(Config(), {name: choice + "x"}))
-
-
-def test_a_config_whose_choices_are_the_defaults_is_checked_without_jax(in_checkout):
-    """The registries are in modules that import JAX, which takes seconds."""
-    code = (
-        "import sys; from transformer_jax.config import changes, checks, files, schema;"
-        "checks.check(changes.with_values(schema.Config(), {'data.source': 'grammar'}));"
-        "assert 'jax' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 # The key that a name means -----------------------------------------------------------------------
@@ -235,8 +223,3 @@ def test_keys_under_a_prefix_are_listed_with_their_meanings(capsys):
 def test_a_key_is_listed_with_type_default_and_range(name, rules, capsys):
     assert command("keys", name) == 0
     assert capsys.readouterr().out.splitlines()[0] == f"{name}: {rules}"
-
-
-def test_a_prefix_of_no_key_suggests_the_nearest(capsys):
-    assert command("keys", "decode.beem_size") == 2
-    assert "Did you mean decode.beam_size?" in capsys.readouterr().err

@@ -313,10 +313,7 @@ def test_layers_are_chosen_by_their_agreement_on_other_text(text, tmp_path, monk
 
     monkeypatch.setattr(gold_alignment, "attention_links", fake)
     found = gold_alignment.run_scores(job_in(gold_alignment.EXPERIMENT, tmp_path))
-    assert (found[PREDICTED]["layers"], found[READ]["layers"]) == (
-        "1 and 2",
-        "2 and 1",
-    )
+    assert (found[PREDICTED]["layers"], found[READ]["layers"]) == ("1 and 2", "2 and 1")
     assert found[PREDICTED]["disagreement"]["1 and 2"] == 0
     scores = found[PREDICTED]["scores"]
     assert scores["1 and 1"]["grow-diag"][0] < scores["1 and 2"]["grow-diag"][0]
@@ -355,11 +352,7 @@ def evidence(grown, ways, read):
 
 @pytest.mark.parametrize(
     ("aligner", "ways", "agreed", "read", "want"),
-    [
-        (0.3, 0.5, 0.3, 0.3, HOLDS),
-        (0.5, 0.3, 0.5, 0.5, FAILS),
-        (0.401, 0.401, 0.401, 0.401, OPEN),
-    ],
+    [(0.3, 0.5, 0.3, 0.3, HOLDS), (0.5, 0.3, 0.5, 0.5, FAILS), (0.401, 0.401, 0.401, 0.401, OPEN)],
 )
 def test_the_rules_of_gold_alignments(aligner, ways, agreed, read, want):
     base = [0.4, 0.41, 0.39]

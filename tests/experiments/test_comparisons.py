@@ -87,13 +87,16 @@ def test_a_label_of_table_3_has_the_sizes_of_the_row_s_config(in_checkout):
 # Real text ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scale", ["en-it", "cores_en-it"])
-def test_all_rows_but_big_have_as_many_parameters_as_base(scale):
+OF_BIG = pytest.approx(2.14e8, rel=0.02)
+
+
+@pytest.mark.parametrize(("scale", "of_big"), [("en-it", OF_BIG), ("cores_en-it", None)])
+def test_all_rows_but_big_have_as_many_parameters_as_base(scale, of_big):
     sizes = {
         row: parameter_count(config.model, config.vocabulary.size)
         for row, config in configs_of(real_text.EXPERIMENT, scale).items()
     }
-    assert sizes.pop(BIG, 2.1e8) == pytest.approx(2.14e8, rel=0.02)
+    assert sizes.pop(BIG, None) == of_big
     assert sizes == {row: pytest.approx(sizes[real_text.BASE], rel=0.01) for row in sizes}
 
 

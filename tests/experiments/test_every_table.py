@@ -33,27 +33,11 @@ from transformer_jax.tables.results import read_results, write_results
 
 RECORDED = Path(__file__).parents[2] / "docs" / "results"
 
-VERDICTS = {
-    "agreement": 3,
-    "alignment": 5,
-    "at_once": 4,
-    "back_translation": 5,
-    "caveats": 5,
-    "copying": 5,
-    "coverage": 5,
-}
-VERDICTS |= {"fair_comparison": 3, "few_pairs": 4, "hard_attention": 3, "languages": 4}
-VERDICTS |= {
-    "bleu_objective": 3,
-    "debates": 3,
-    "distillation": 5,
-    "documents": 7,
-    "explanations": 7,
-    "monotonic": 3,
-    "no_parallel_text": 3,
-    "one_stack": 4,
-    "several_sources": 5,
-}
+VERDICTS = {"agreement": 3, "alignment": 5, "at_once": 4, "back_translation": 5, "caveats": 5}
+VERDICTS |= {"bleu_objective": 3, "copying": 5, "coverage": 5, "debates": 3, "distillation": 5}
+VERDICTS |= {"documents": 7, "explanations": 7, "fair_comparison": 3, "few_pairs": 4}
+VERDICTS |= {"hard_attention": 3, "languages": 4, "monotonic": 3, "no_parallel_text": 3}
+VERDICTS |= {"one_stack": 4, "several_sources": 5}
 VERDICTS |= {"digit_grids": 3, "pictures": 2, "pruning": 18, "recurring_names": 3}
 VERDICTS |= {"smaller": 11, "speech": 4, "stereotypes": 17}
 VERDICTS |= {"positions": 10, "small_corpus": 9, "wait_k": 8, "windows": 7}  # rows of verdicts

@@ -43,12 +43,10 @@ def test_products_of_positions_are_the_sum_of_cosines_of_their_distance():
 
 @pytest.mark.parametrize("d_model", [256, 1024])
 @pytest.mark.parametrize("warmup", [4_000, 8_000])
-def test_learning_rates_are_equation_3_and_peak_at_the_end_of_the_warm_up(d_model, warmup):
+def test_learning_rates_are_equation_3(d_model, warmup):
     rates = learning_rates(d_model, warmup, 20_000)
     want = [d_model**-0.5 * min(n**-0.5, n * warmup**-1.5) for n in range(1, 20_001)]
     np.testing.assert_allclose(rates, want, rtol=1e-6)
-    assert rates.argmax() + 1 == warmup
-    assert rates.max() == pytest.approx((d_model * warmup) ** -0.5)
 
 
 # BLEU by length ----------------------------------------------------------------------------------

@@ -13,13 +13,13 @@ from experiments.judging import FAILS, HOLDS, NOT_RUN
 from experiments.languages import FOUR, LONG, ROWS, SPLIT, language_finder, of_directions
 from experiments.several_sources import WAYS, by_way, together
 from tests import tiny_runs as runs
-from tests.experiments.rows import configs_of
+from tests.experiments.rows import by_seed, configs_of
 from transformer_jax.config.data import DataConfig, slice_of
 from transformer_jax.decoding.lines import Translation
 from transformer_jax.decoding.scoring import Forced
 from transformer_jax.evaluation.attention import Attention
 from transformer_jax.model.encoder_decoder import make_model
-from transformer_jax.model.parameters import abstract_params
+from transformer_jax.model.parameters import parameter_count
 from transformer_jax.tables.experiment import make_jobs
 from transformer_jax.text.corpora import open_corpus
 from transformer_jax.text.folder_corpus import Pair
@@ -39,12 +39,8 @@ def test_a_sentence_is_replaced_by_that_of_the_next_caption_or_by_none():
 
 
 def test_all_rows_have_the_same_number_of_parameters():
-    import jax
-
-    sizes = [
-        sum(x.size for x in jax.tree.leaves(abstract_params(make_model(config.model, 6_000))))
-        for config in configs_of(several_sources.EXPERIMENT, "short").values()
-    ]
+    configs = configs_of(several_sources.EXPERIMENT, "short").values()
+    sizes = [parameter_count(make_model(config.model, 6_000)) for config in configs]
     assert max(sizes) < 1.01 * min(sizes)
 
 
@@ -56,8 +52,7 @@ def test_each_way_is_scored_with_the_same_references(monkeypatch):
         return SimpleNamespace(bleu=float(len(asked)))
 
     config = SimpleNamespace(data=SimpleNamespace(src="de,fr"))
-    loaded = SimpleNamespace(translator=SimpleNamespace(params={"a": SimpleNamespace(size=7)}))
-    monkeypatch.setattr("jax.tree.leaves", lambda tree: list(tree.values()))
+    loaded = SimpleNamespace(translator=SimpleNamespace(params={"a": np.zeros(7)}))
     run = SimpleNamespace(config=config, loaded=loaded, evaluate=evaluate)
     monkeypatch.setattr("transformer_jax.api.load", lambda folder: run)
     scored = (30.0, ["a\tx", "b\ty"], ["r", "s"])
@@ -209,11 +204,10 @@ def test_the_control_has_a_line_of_the_same_text_beside_each(tmp_path):
 def test_debates_verdicts():
     own = {"no context": [10, 11], JOINED: [12, 13.1], FLAT: [10.5, 11.6], CONTROL: [11, 12.1]}
     other = {JOINED: [9, 10], FLAT: [10.4, 11.5]}
-    found = {
-        (row, seed): {"own": bleu[seed], "random": other.get(row, bleu)[seed]}
-        for row, bleu in own.items()
-        for seed in (0, 1)
-    }
+    found = {}
+    for row, bleu in own.items():
+        pairs = zip(bleu, other.get(row, bleu), strict=True)
+        found |= by_seed(row, [{"own": one, "random": another} for one, another in pairs])
     assert verdicts_on(found, JOINED) == [HOLDS, HOLDS, HOLDS]
     assert verdicts_on(found, FLAT)[1:] == [FAILS, FAILS]
     assert verdicts_on(found, CONTROL) == [HOLDS, "", ""]

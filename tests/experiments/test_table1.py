@@ -321,4 +321,5 @@ def test_a_mistake_is_one_line(flags, content, message, monkeypatch, tmp_path, c
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results.csv").write_text(content)
     assert run(monkeypatch, *flags) == 2
-    assert message in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1

@@ -1,7 +1,6 @@
 """Other ways to train, and smaller models: the verdicts, on what was measured."""
 
 import random
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,21 +18,18 @@ from experiments.back_translation import ALL, FEW, SHUFFLED, TAGGED
 from experiments.bleu_objective import CONSTANT, MORE_TEXT
 from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN
 from experiments.no_parallel_text import BY_WORD, CONTROL, FRENCH, NAMES, by_word
+from tests.experiments.rows import by_seed
+from tests.tables.test_statistics import line
 
 # Distillation ------------------------------------------------------------------------------------
 
 
 def test_distillation_verdicts():
     bleu = {distillation.ALONE: (30, 28), "both": (32, 31.5), "predictions": (29, 27.5)}
-    found = {
-        (row, seed): {
-            distillation.BEAM: beam + 0.1 * seed,
-            distillation.GREEDY: greedy,
-            distillation.RATE: 1,
-        }
-        for row, (beam, greedy) in bleu.items()
-        for seed in (0, 1)
-    }
+    found = {}
+    for row, (beam, greedy) in bleu.items():
+        others = {distillation.GREEDY: greedy, distillation.RATE: 1}
+        found |= by_seed(row, [{distillation.BEAM: beam + x, **others} for x in (0, 0.1)])
     assert distillation.verdicts_on(found, "both") == [HOLDS, HOLDS]
     assert distillation.verdicts_on(found, "predictions") == [FAILS, FAILS]
     assert distillation.verdicts_on({}, "both") == [NOT_RUN, NOT_RUN]
@@ -45,11 +41,7 @@ def test_distillation_verdicts():
 def test_back_translation_verdicts():
     beam = back_translation.BEAM
     bleu = {FEW: 20, beam: 28, TAGGED: 29, SHUFFLED: 15, ALL: 34}
-    lines = [
-        SimpleNamespace(row=row, seed=seed, bleu=value + 0.1 * seed)
-        for row, value in bleu.items()
-        for seed in (0, 1)
-    ]
+    lines = [line(row, seed, own + 0.1 * seed) for row, own in bleu.items() for seed in (0, 1)]
     assert back_translation.verdicts_on(lines, beam) == [HOLDS, HOLDS, ""]
     assert back_translation.verdicts_on(lines, TAGGED) == [HOLDS, HOLDS, HOLDS]
     assert back_translation.verdicts_on(lines, SHUFFLED) == [FAILS, FAILS, FAILS]
@@ -60,8 +52,8 @@ def test_back_translation_verdicts():
 
 
 def test_noise_leaves_words_out_and_moves_them_a_little():
-    line, draw = " ".join(map(str, range(20))), random.Random(0)
-    copies = [list(map(int, no_parallel_text.noisy(line, draw).split())) for _ in range(500)]
+    text, draw = " ".join(map(str, range(20))), random.Random(0)
+    copies = [list(map(int, no_parallel_text.noisy(text, draw).split())) for _ in range(500)]
     assert 0.88 < sum(map(len, copies)) / 10_000 < 0.92
     far = [abs(sorted(one).index(x) - n) for one in copies for n, x in enumerate(one)]
     assert max(far) == 3 and sum(far) > 0
@@ -79,11 +71,10 @@ def test_a_dictionary_has_the_commonest_links():
 def test_no_parallel_text_verdicts():
     none, few, _ = NAMES
     bleu = {none: (5, 3), few: (12, 14), none + CONTROL: (4.5, 0), few + CONTROL: (6, 0)}
-    found = {
-        (row, seed): {"run": {FRENCH: run + 0.1 * seed}, BY_WORD: {FRENCH: words}}
-        for row, (run, words) in bleu.items()
-        for seed in (0, 1)
-    }
+    found = {}
+    for row, (run, words) in bleu.items():
+        by_words = {BY_WORD: {FRENCH: words}}
+        found |= by_seed(row, [{"run": {FRENCH: run + x}, **by_words} for x in (0, 0.1)])
     assert no_parallel_text.verdicts_on(found, none) == [FAILS, HOLDS, ""]
     assert no_parallel_text.verdicts_on(found, few) == [HOLDS, FAILS, HOLDS]
 
@@ -94,15 +85,10 @@ def test_no_parallel_text_verdicts():
 def test_bleu_objective_verdicts():
     bleu = {MORE_TEXT: (30, 30), "risk": (40, 40.1), CONSTANT: (30.1, 29.9)}
     others = {MORE_TEXT: (50, 20), "risk": (49, 25), CONSTANT: (51, 19)}  # chrF, BLEU of draws
-    found = {
-        (row, seed): {
-            bleu_objective.BLEU: own[seed],
-            bleu_objective.CHRF: others[row][0],
-            bleu_objective.DRAWS: others[row][1] + 0.1 * seed,
-        }
-        for row, own in bleu.items()
-        for seed in (0, 1)
-    }
+    found = {}
+    for row, (chrf, draws) in others.items():
+        same = {bleu_objective.CHRF: chrf, bleu_objective.DRAWS: draws}
+        found |= by_seed(row, [{bleu_objective.BLEU: own, **same} for own in bleu[row]])
     assert bleu_objective.verdicts_on(found, "risk") == [HOLDS, FAILS, HOLDS, HOLDS]
     assert bleu_objective.verdicts_on(found, CONSTANT) == [OPEN, HOLDS, "", FAILS]
     assert bleu_objective.verdicts_on({}, "risk") == [NOT_RUN] * 4

@@ -223,11 +223,7 @@ def pieces_of(*models: bytes) -> list[str]:
 
 
 def write_folder(
-    folder: Path,
-    arrays: Arrays,
-    options: dict,
-    models: tuple[bytes, bytes],
-    *tables: list[str],
+    folder: Path, arrays: Arrays, options: dict, models: tuple[bytes, bytes], *tables: list[str]
 ) -> Path:
     """A folder as an OPUS-MT release has it; `tables` are the pieces of one or two vocabularies."""
     folder.mkdir(parents=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.fixtures.cases import refused
 from tests.fixtures.tiny import relative_error
 from tests.interop import marian_by_hand as marian
 from tests.interop.test_marian import logits_of
@@ -216,7 +217,6 @@ REFUSED = [
     ({"decoder_start_token_id": -1}, "decoder_start_token_id=-1"),
     ({"eos_token_id": 5}, "eos_token_id=5 is not 0, the id of </s> in vocab.json"),
     ({"encoder_layers": 1}, "the weights have model.encoder.layers.1.*, and the settings know no"),
-    ({"encoder_layers": 1.9}, "a key is missing or wrong"),
     ({"vocab_size": 10**9}, "vocab_size=1000000000, and vocab.json 60 pieces"),
 ]
 
@@ -350,14 +350,14 @@ def test_damaged_files_are_one_clear_line(folder):
         len(twice).to_bytes(8, "little") + twice + whole[end:],
     ):
         (folder / "model.safetensors").write_bytes(content)
-        with pytest.raises(UserError, match="is not a safetensors file"):
+        with refused(UserError, "is not a safetensors file"):
             read(folder)
     (folder / "model.safetensors").write_bytes(whole)
     (folder / "vocab.json").write_text("[1]")
-    with pytest.raises(UserError, match="vocab.json, line 1: a JSON list; expected an object"):
+    with refused(UserError, "vocab.json, line 1: a JSON list; expected an object"):
         read(folder)
     (folder / "vocab.json").write_text("{}")
-    with pytest.raises(UserError, match="vocab.json has no </s>"):
+    with refused(UserError, "vocab.json has no </s>"):
         read(folder)
 
 

@@ -17,6 +17,7 @@ from tests.fixtures.tiny import (
     tiny_model,
 )
 from tests.tiny_runs import arrays, metrics, train
+from tests.training.test_resume import assert_same_run
 from transformer_jax.config.train import TrainConfig
 from transformer_jax.model.outputs.auxiliary import (
     agreement,
@@ -239,9 +240,6 @@ def test_a_run_trains_on_it_logs_it_and_continues_bit_for_bit(
     for step in ("10", "12"):
         shutil.rmtree(killed / "checkpoints" / step)
     assert train(killed, **settings) == 0
-    assert metrics(killed) == metrics(whole)
-    got, want = (arrays(path / "checkpoints" / "12") for path in (killed, whole))
-    for leaf in want:
-        np.testing.assert_array_equal(got[leaf], want[leaf], err_msg=leaf)
+    assert_same_run(killed, whole, "12")
     assert train(killed, **settings | {f"train__{name}_weight": 1.0}) == 2
     assert f"train.{name}_weight" in capsys.readouterr().err

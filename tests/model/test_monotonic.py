@@ -110,13 +110,13 @@ def test_affine_scan_is_its_recursion(axis, reverse):
 def parameters(name):
     """A bias of the energies for heads that stop early and late, and the keys of stops."""
     params = {"stop_bias": np.array([0.5, -0.3, -0.9], np.float32), "stop_key": STOP_KEY}
-    return params if name in WIDTHS else {"stop_bias": params["stop_bias"]}
+    return {"stop_bias": params["stop_bias"]} if name == "monotonic" else params
 
 
 def energies_of(name, params):
     """`[1, H, L, M]`: the scores, or the products of the queries with keys of their own."""
     energies = np.array(SCORES, np.float64)
-    if name in WIDTHS:
+    if name != "monotonic":
         for h, i, j in np.ndindex(H, L, M):
             key = ENCODED[0, j].astype(np.float64) @ params["stop_key"][:, h]
             energies[0, h, i, j] = QUERY[0, i, h] @ key / np.sqrt(K)
@@ -125,7 +125,7 @@ def energies_of(name, params):
 
 def spread(name, stops, scores=SCORES):
     """Weights, from the probabilities of stops: for each stop, a softmax over what is before it."""
-    if name not in WIDTHS:
+    if name == "monotonic":
         return stops
     want = np.zeros(stops.shape)
     for h, (written, read) in itertools.product(range(H), SENTENCES):

@@ -1,6 +1,5 @@
 """Checkpoints: which are kept, and what happens if a file is damaged."""
 
-import errno
 import json
 import math
 import os
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests import tiny_runs as runs
+from tests.fixtures.cases import full
 from transformer_jax.errors import RunError
 from transformer_jax.runs.checkpoints import (
     Checkpoints,
@@ -122,11 +122,6 @@ def test_a_score_that_is_added_later_counts_as_one_that_was_saved(has_manifest, 
     assert damaged_file(folder / "2") is None
     (folder / "2" / "metrics" / "metrics").write_text("0.9")
     assert "metrics/metrics" in damaged_file(folder / "2"), "the sum of the score is kept"
-
-
-def full(*_: object) -> None:
-    """Fails as a write to a full disk does."""
-    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_a_score_that_cannot_be_added_stops_nothing(tmp_path, monkeypatch, caplog):

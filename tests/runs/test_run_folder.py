@@ -1,6 +1,5 @@
 """A run's folder: which run it belongs to; its files are complete or missing."""
 
-import errno
 import os
 import subprocess
 import sys
@@ -8,6 +7,7 @@ import sys
 import pytest
 
 from tests import tiny_runs as runs
+from tests.fixtures.cases import full
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.schema import Config
 from transformer_jax.errors import RunError
@@ -89,9 +89,6 @@ def test_what_cannot_be_written_is_refused(tmp_path, monkeypatch):
 
 
 def test_a_full_disk_is_not_called_the_wrong_folder(tmp_path, monkeypatch):
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     monkeypatch.setattr(run_folder, "write_atomically", full)
     with pytest.raises(OSError, match="No space left on device"):
         RunFolder(tmp_path / "run").claim(CONFIG, "abc")

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from tests import tiny_runs as runs
-from tests.runs.test_checkpoints import full
+from tests.fixtures.cases import full
 from transformer_jax.errors import RunError
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.parameters import abstract_params
 from transformer_jax.runs import orbax_files
 from transformer_jax.runs.checkpoints import committed_steps
 from transformer_jax.runs.run_folder import RunFolder
-from transformer_jax.runs.weights import load_params, mean_params, save_average, save_weights
+from transformer_jax.runs.weights import load_params, save_average, save_weights
 
 
 @pytest.fixture
@@ -145,15 +145,3 @@ def test_a_device_that_fails_is_no_damage(tmp_path, monkeypatch):
     (tmp_path / "checkpoints" / "5" / "params").mkdir(parents=True)
     with pytest.raises(jax.errors.JaxRuntimeError):
         load_params(RunFolder(tmp_path), "latest", {})
-
-
-# Means -----------------------------------------------------------------------------------------
-
-
-def test_a_mean_is_added_in_double_precision():
-    """In float32, 2^24 + 1 is 2^24, and three times a third is not one."""
-    values = [2.0**24, 1.0, 1.0, -(2.0**24)]
-    trees = ({"a": {"b": np.full((2, 3), x, np.float32)}} for x in values)
-    mean = mean_params(trees)
-    assert mean["a"]["b"].dtype == np.float32
-    np.testing.assert_array_equal(mean["a"]["b"], np.full((2, 3), 0.5))

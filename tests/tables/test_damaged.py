@@ -78,12 +78,6 @@ def test_the_longest_source_counts_where_it_is_given(call):
         call("--list", "--config.decode.max_length=4")
 
 
-def test_a_row_that_the_table_does_not_have_is_a_warning(call, folder, caplog):
-    edit(folder / FILE, '"wide"', '"wild"')
-    call("--report")
-    assert "has 'wild', which is no row of this table" in caplog.text
-
-
 def test_translations_that_are_too_few_are_not_compared(call, folder):
     base, wide = read_results(folder)
     write_results(folder, [base._replace(translations=SAID[:100]), wide])

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import tiny_runs as runs
+from tests.fixtures.cases import full
 from tests.tables.test_results import SCORES
 from tests.tables.test_statistics import line
 from transformer_jax.config.serialization import to_json
@@ -119,9 +120,6 @@ def test_runs_are_added_and_merged_again_when_their_line_is_removed(call, tmp_pa
 
 
 def test_on_a_full_disk_all_lines_are_written_or_none(call, tmp_path, monkeypatch):
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as patch:
         patch.setattr("shutil.copyfile", full)
         with pytest.raises(RunError, match="--merge: cannot write .*/base: .*No space left on d"):

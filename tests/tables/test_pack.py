@@ -97,9 +97,7 @@ def call(monkeypatch, experiment, capsys):
 
 
 @pytest.mark.slow("trains a row twice")
-def test_a_row_runs_elsewhere_and_its_results_come_back(
-    call, tmp_path, monkeypatch, corpus, experiment
-):
+def test_a_row_runs_elsewhere_and_its_results_come_back(call, tmp_path, monkeypatch, corpus):
     here, there = tmp_path / "here", tmp_path / "there"
     monkeypatch.setattr(pack, "PART_BYTES", 8_000)
     printed = call(here, "--rows=linear", f"--pack={tmp_path / 'pack'}")
@@ -200,7 +198,7 @@ def test_a_pack_of_another_scale_says_which(call, tmp_path, experiment):
         command.run(other, {**flags, "overrides": {}})
 
 
-def test_a_pack_that_does_not_fit_is_refused(call, tmp_path, monkeypatch, experiment):
+def test_a_pack_that_does_not_fit_is_refused(call, tmp_path, monkeypatch):
     folder = tmp_path / "pack"
     call(tmp_path, "--rows=base", f"--pack={folder}")
     with pytest.raises(ConfigError, match="is not empty"):
@@ -351,8 +349,7 @@ def test_results_that_cannot_be_written_stop_nothing_before_the_end(tmp_path, mo
 def test_updates_fit_into_the_time_with_their_checks():
     # 2 minutes: 1 s more for the first check, so 119 s. 10 updates and a check: 10 x 0.2 + 0.5 s.
     timing = Timing(step=0.2, check=0.5, first_check=1.5, device="cpu")
-    assert 119 / 0.25 == 476
-    assert timing.updates(2, 10) == 470  # rounded down
+    assert timing.updates(2, 10) == 470  # 119 / 0.25 = 476, rounded down
     assert timing.updates(0.1, 10) == 20
     assert timing.updates(0.001, 10) == 1
     assert timing.seconds(470, 10) == pytest.approx(470 * 0.25 + 1)

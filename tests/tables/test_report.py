@@ -130,14 +130,6 @@ def test_a_report_says_on_what_and_when_and_how_long_rows_were_trained():
     assert report._lines_table(lines).rows[0] == [*cells, "on 2026-01-03"]
 
 
-def test_a_run_that_two_processes_recorded_has_one_line(tmp_path, monkeypatch):
-    job = make_jobs(EXPERIMENT, "small", Path("runs"))[1]
-    for bleu in (1.0, 2.0):
-        monkeypatch.setattr(command, "collect", lambda _, bleu=bleu: line("a", 0, bleu))
-        command._keep(job, "base", Output(tmp_path))
-    assert [found.bleu for found in read_results(tmp_path)] == [2.0]
-
-
 def curve_of(row: str, *perplexities: float) -> Line:
     points = enumerate(perplexities, start=1)
     curve = [{"kind": "valid", "step": step, "perplexity": value} for step, value in points]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from experiments import table3_ablations
+from tests.fixtures.cases import refused
 from tests.tables.test_statistics import LINES, line
 from transformer_jax.config.files import load_config, split_overrides
 from transformer_jax.errors import ConfigError, DataError, RunError
@@ -218,7 +219,7 @@ def test_seeds_are_any_sequence_of_numbers(seeds):
         ({"rows": {"..": {}}}, "names of rows, as files, must differ"),
         ({"rows": {"a b": {}, "a_b": {}}}, "names of rows, as files, must differ"),
         *(({"rows": {name: {}}}, "must be one line without ';'") for name in ("a\nb", "a;b", "a ")),
-        ({"rows": {"a": 3}}, r"rows is \{'a': 3\}; expected Mapping\[str, Mapping"),
+        ({"rows": {"a": 3}}, "rows is {'a': 3}; expected Mapping[str, Mapping"),
         ({"about": None}, "two: about is None; expected str"),
         ({"findings": 3}, "two: findings is 3; expected Callable"),
         *(({"name": name}, "cannot be the name") for name in ("../../v", "", "..", "a/b")),
@@ -228,15 +229,15 @@ def test_seeds_are_any_sequence_of_numbers(seeds):
         ),
         ({"scales": {"small": Scale(DEMO, seeds={})}}, "the seeds of row 'base' are"),
         ({"scales": {"small": Scale(DEMO, seeds=())}}, "scale small: no row has a seed"),
-        *(({"rows": rows}, "two: rows is .*; expected Mapping") for rows in ([("a", {})], {2: {}})),
+        *(({"rows": rows}, f"two: rows is {rows}; expected M") for rows in ([("a", {})], {2: {}})),
         *(({"scales": given}, "two: scales is ") for given in (Scale(DEMO), {"small": DEMO})),
-        ({"paper": {"bleu": 25.8}}, r"two: paper is \{'bleu': 25.8\}; expected Mapping"),
-        ({"paper": {"base": {"bleu": "x"}}}, "expected Mapping.*float"),
+        ({"paper": {"bleu": 25.8}}, "two: paper is {'bleu': 25.8}; expected Mapping"),
+        ({"paper": {"base": {"bleu": "x"}}}, "expected Mapping[str, Mapping[str, float"),
         ({"paper": {"bse": {"bleu": 1.0}}}, "paper has 'bse', which is no row"),
     ],
 )
 def test_an_experiment_that_cannot_be_is_one_line(changes, message):
-    with pytest.raises(ConfigError, match=message):
+    with refused(ConfigError, message):
         make_jobs(EXPERIMENT._replace(**changes), "small", Path("runs"))
 
 
@@ -265,7 +266,7 @@ def test_an_experiment_that_cannot_be_is_one_line(changes, message):
     ],
 )
 def test_a_scale_that_cannot_be_is_one_line(scale, message):
-    with pytest.raises(ConfigError, match=message):
+    with refused(ConfigError, message):
         check_rows(make_jobs(EXPERIMENT._replace(scales={"small": scale}), "small", Path("runs")))
 
 
@@ -400,13 +401,6 @@ def test_commands_say_the_config_whole_and_the_command_line_s_keys_win():
     assert (job.config().seed, job.config().model.num_heads) == (3, 4)
 
 
-def test_what_is_not_there_is_named():
-    with pytest.raises(ConfigError, match="--scale=huge"):
-        make_jobs(EXPERIMENT, "huge", Path("runs"))
-    with pytest.raises(ConfigError, match="no row '8 heads'; it has base; 16 heads"):
-        make_jobs(EXPERIMENT, "small", Path("runs"), ("8 heads",))
-
-
 def test_seconds_of_training_do_not_count_what_is_between_windows():
     def window(step: int, tokens: float, rate: float) -> dict:
         rates = {"target_tokens_per_step": tokens, "target_tokens_per_second": rate}
@@ -433,6 +427,7 @@ def test_table_3_has_the_paper_s_parameters(in_checkout):
     assert len(printed) == 11
     asked = [job for job in jobs if job.row in {"base", *printed}]
     found = {job.row: counts(job.config())[0] / 1e6 for job in asked}
+    assert found["base"] == pytest.approx(63.05, abs=0.005)
     for row, millions in printed.items():
         tolerance = 0.07 * millions if "d_model" in row or row == "big" else 1.0
         assert found[row] - found["base"] == pytest.approx(millions - 65, abs=tolerance), row

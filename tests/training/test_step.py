@@ -341,20 +341,6 @@ def test_bfloat16_keeps_a_float32_state_and_nearly_the_loss():
     assert losses["bfloat16"] != losses["float32"]
 
 
-@pytest.mark.slow("compiles updates of several types")
-def test_an_update_rounds_its_logits_if_it_is_asked_to():
-    batch = lay_out(random_pairs(0, LENGTHS), PACKED, 18, 16)
-    model = make_model(ModelConfig(**{**SIZES, "num_layers": 1}, dtype="bfloat16"), VOCABULARY)
-    optimizer = make_optimizer(TRAIN, model.config.d_model)
-    state = jax.jit(lambda: init_state(0, model, optimizer))()
-    nats = []
-    for kept in (None, "bfloat16"):
-        train = dataclasses.replace(TRAIN, logits_dtype=kept)
-        step = jax.jit(make_train_step(model, optimizer, train))
-        nats.append(float(step(state, batch).window.nats))
-    assert nats[1] == pytest.approx(nats[0], rel=1e-3) and nats[1] != nats[0]
-
-
 @pytest.mark.parametrize(
     ("objective", "want"), [("risk", (3, 1.0)), ("back_translation", (1, 0.0)), (None, None)]
 )

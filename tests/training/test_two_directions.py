@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests import tiny_runs as runs
+from tests.fixtures.references import along_a_direction
 from tests.fixtures.tiny import (
     SIZES,
     VOCABULARY,
@@ -83,14 +84,8 @@ def test_the_objective_rewards_agreement_and_its_gradient_is_that_of_finite_diff
         assert float(value) == pytest.approx(float(alone) - gamma * trace, rel=1e-9)
         assert sums.forward.tokens == 32 and sums.reverse.tokens == 35
 
-        draw = np.random.default_rng(1)
-        direction = jax.tree.map(lambda x: draw.normal(size=x.shape), both)
-        ahead, behind = (
-            compute(jax.tree.map(lambda x, d, h=h: x + h * d, both, direction), BATCH)[0][0]
-            for h in (1e-6, -1e-6)
-        )
-        slope = sum(jax.tree.leaves(jax.tree.map(lambda g, d: (g * d).sum(), gradient, direction)))
-        assert float(slope) == pytest.approx(float(ahead - behind) / 2e-6, rel=1e-5)
+        slope, want = along_a_direction(lambda own: compute(own, BATCH)[0][0], gradient, both)
+        assert slope == pytest.approx(want, rel=1e-5)
         # The models change places with the sides of the batch.
         (other_way, _), _ = compute(both[::-1], BATCH.swapped())
         assert float(other_way) == pytest.approx(float(value), rel=1e-9)

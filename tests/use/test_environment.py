@@ -182,7 +182,8 @@ def test_a_deleted_working_directory_is_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     folder.rmdir()
     assert command("translate", "--workdir=run") == 2
-    assert "The working directory no longer exists" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "The working directory no longer exists" in error and error.count("\n") == 1
 
 
 def test_the_limit_of_open_files_is_raised_as_far_as_it_may_be(monkeypatch, capsys):

@@ -16,19 +16,12 @@ from transformer_jax.use import limits
 GIB = limits.GIB
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "message"),
-    [
-        ("model__d_ff", 10**9, "model.d_ff=1000000000 is above 1000000"),
-        ("train__row_length", 10**8, "The model's state and one batch alone need"),
-    ],
-)
-def test_absurd_sizes_are_refused_at_once(key, value, message, tmp_path, capsys):
+def test_absurd_lengths_are_refused_at_once(tmp_path, capsys):
     start = time.monotonic()
-    assert train(tmp_path / "run", **{key: value}) == 2
+    assert train(tmp_path / "run", train__row_length=10**8) == 2
     assert time.monotonic() - start < 10
     error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1
+    assert "The model's state and one batch alone need" in error and error.count("\n") == 1
     assert not (tmp_path / "run").exists()
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from transformer_jax.__main__ import main
 from transformer_jax.errors import ConfigError
 from transformer_jax.use import supervised
 
@@ -159,18 +158,3 @@ def test_a_killed_supervisor_takes_its_process_with_it(running, script):
     running.kill()
     wait_for(script.parent / "ended")
     assert (script.parent / "ended").read_text() == "143\n"
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--restarts=-1"], "--restarts=-1 is below 0."),
-        (["--num_processes=0"], "--num_processes=0 is below 1."),
-        (["--num_processes=2", "--process_id=0"], "belong together"),
-    ],
-)
-def test_numbers_that_cannot_be_are_refused(flags, message, tmp_path, capsys):
-    assert main(["train", "--config=configs/demo.py", f"--workdir={tmp_path}/run", *flags]) == 2
-    assert message in capsys.readouterr().err
-    with pytest.raises(ConfigError):
-        supervised.supervise([], str(tmp_path), 0, 1)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests import tiny_runs as runs
-from tests.model.test_auxiliary import arrays, metrics
+from tests.training.test_resume import assert_same_run
 from transformer_jax.config.changes import with_values
 from transformer_jax.decoding.scoring import forced_logits
 from transformer_jax.errors import ConfigError
@@ -54,7 +54,7 @@ def test_a_student_learns_logs_and_continues_bit_for_bit(tmp_path, capsys):
     settings |= {"model__d_model": 8, "vocabulary__size": 350}
     whole = tmp_path / "whole"
     assert runs.train(whole, **settings) == 0
-    losses = [r["distillation_loss_per_token"] for r in metrics(whole) if r["kind"] == "train"]
+    losses = [r["distillation_loss_per_token"] for r in runs.metrics(whole) if r["kind"] == "train"]
     assert len(losses) == 4 and losses[-1] < losses[0]
     assert (whole / "vocabulary.model").read_bytes() == (teacher / "vocabulary.model").read_bytes()
     assert RunFolder(whole).read_config().vocabulary.size == 400
@@ -63,10 +63,7 @@ def test_a_student_learns_logs_and_continues_bit_for_bit(tmp_path, capsys):
     for step in ("10", "12"):
         shutil.rmtree(killed / "checkpoints" / step)
     assert runs.train(killed, **settings) == 0
-    assert metrics(killed) == metrics(whole)
-    got, want = (arrays(path / "checkpoints" / "12") for path in (killed, whole))
-    for leaf in want:
-        np.testing.assert_array_equal(got[leaf], want[leaf], err_msg=leaf)
+    assert_same_run(killed, whole, "12")
 
     capsys.readouterr()
     without = {name: x for name, x in settings.items() if name != "train__teacher"}

@@ -1,7 +1,6 @@
 """The `train` command: what it writes, what it starts from, what it prints first."""
 
 import itertools
-import json
 import re
 import shutil
 from types import SimpleNamespace
@@ -22,6 +21,7 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.evaluation import bleu
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.runs.checkpoints import committed_steps
+from transformer_jax.runs.metrics import read_metrics
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.vocabulary import Sizes
 from transformer_jax.training.program import BatchShape
@@ -37,12 +37,8 @@ def test_a_run_leaves_what_the_design_says():
     train, valid = lines(workdir, "train"), lines(workdir, "valid")
     assert [record["step"] for record in train] == [*range(3, 40, 3), 40]
     assert [record["step"] for record in valid] == [10, 20, 30, 40]
-    raw = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    assert all(
-        record.keys() == MEASURED | {"step", "kind"}
-        for record in raw
-        if "loss" not in record and record["kind"] == "train"
-    )
+    measured = [one.keys() for one in read_metrics(workdir) if one["kind"] == "train"]
+    assert all(names == MEASURED | {"step", "kind"} for names in measured)
     assert train[-1]["nats_per_token"] < train[0]["nats_per_token"] - 1
     assert valid[-1]["nats_per_token"] < valid[0]["nats_per_token"] - 0.5
 
