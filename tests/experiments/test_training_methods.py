@@ -1,7 +1,6 @@
 """Other ways to train, and smaller models: the verdicts, on what was measured."""
 
 import random
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from experiments.back_translation import ALL, FEW, SHUFFLED, TAGGED
 from experiments.bleu_objective import CONSTANT, MORE_TEXT
 from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN
 from experiments.no_parallel_text import BY_WORD, CONTROL, FRENCH, NAMES, by_word
+from tests.tables.test_statistics import line
 
 # Distillation ------------------------------------------------------------------------------------
 
@@ -45,11 +45,7 @@ def test_distillation_verdicts():
 def test_back_translation_verdicts():
     beam = back_translation.BEAM
     bleu = {FEW: 20, beam: 28, TAGGED: 29, SHUFFLED: 15, ALL: 34}
-    lines = [
-        SimpleNamespace(row=row, seed=seed, bleu=value + 0.1 * seed)
-        for row, value in bleu.items()
-        for seed in (0, 1)
-    ]
+    lines = [line(row, seed, value + 0.1 * seed) for row, value in bleu.items() for seed in (0, 1)]
     assert back_translation.verdicts_on(lines, beam) == [HOLDS, HOLDS, ""]
     assert back_translation.verdicts_on(lines, TAGGED) == [HOLDS, HOLDS, HOLDS]
     assert back_translation.verdicts_on(lines, SHUFFLED) == [FAILS, FAILS, FAILS]
