@@ -180,8 +180,9 @@ def sequences(segments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
-def residual_case(rows: int, length: int, rate: float = 0.1) -> Case:
+def residual_case(rows: int, length: int) -> Case:
     """The norm of x + dropout(y), and its gradients by x, y, gain and bias."""
+    rate = 0.1
     draw = np.random.default_rng(3)
     key = jax.random.key(0)
     noise_source = NoiseSource(noise_bits(key), jnp.arange(rows))

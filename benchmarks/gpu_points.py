@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.hlo import parse
+from benchmarks.hlo import computations
 from benchmarks.pair_flops import flops_of_pairs
 from benchmarks.peers.process import speeds
 from benchmarks.programs import Steps, one_device, random_params, without_end
@@ -162,7 +162,8 @@ def profile(job: Job, size: str) -> Figures:
     with jax.profiler.trace(job["profile"]):
         wall = timed(lambda: steps.run([batch] * PROFILED_STEPS))
     compiled_step: Any = steps.program.train_step
-    program = parse(compiled_step.as_text())
+    module = computations(compiled_step.as_text())  # names are unique in a module
+    program = {name: one for own in module.values() for name, one in own.items()}
     times, calls = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for name, operation, nanoseconds in kernels(Path(job["profile"])):
         place = program[operation].op_name if operation in program else ""

@@ -69,11 +69,6 @@ def computations(text: str) -> dict[str, dict[str, Instruction]]:
     return module
 
 
-def parse(text: str) -> dict[str, Instruction]:
-    """The instructions of an HLO module's text, by name; names are unique in a module."""
-    return {name: one for own in computations(text).values() for name, one in own.items()}
-
-
 def array_type(text: str) -> tuple[str, list[int]]:
     """The element type and the sizes of an HLO array type: "bf16[8,64]{1,0}" is bf16, [8, 64]."""
     kind, _, rest = text.partition("[")

@@ -1,8 +1,7 @@
 """What several benchmarks run: a compiled training step, and weights for a search."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -12,12 +11,10 @@ from jax.sharding import Mesh
 from transformer_jax.config.schema import Config, MeshConfig
 from transformer_jax.model.interfaces import Params
 from transformer_jax.parallel.mesh import batch_sharding, make_mesh
-from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.batches import Batch
 from transformer_jax.text.vocabulary import EOS, Sizes
-from transformer_jax.training.data import TrainingData, load_data
-from transformer_jax.training.program import BatchShape, Program, compile_program, shardings_of
-from transformer_jax.training.state import TrainState, Window
+from transformer_jax.training.program import BatchShape, compile_program, shardings_of
+from transformer_jax.training.state import Window
 
 
 def one_device() -> Mesh:
@@ -34,13 +31,12 @@ class Steps:
         sizes: Sizes | int,
         shape: BatchShape,
         mesh: Mesh | None = None,
-        start: Callable[[Program], TrainState] = lambda program: program.init(0),
     ):
         started = time.perf_counter()
         mesh = mesh or one_device()
         self.program = compile_program(config.model, config.train, mesh, sizes, shape)
         self.compile_seconds = time.perf_counter() - started
-        self.state: Any = start(self.program)
+        self.state: Any = self.program.init(0)
 
     def put(self, batch: Batch) -> Batch:
         """The batch on the mesh's devices."""
@@ -56,14 +52,6 @@ class Steps:
         for batch in batches:
             (self.state,) = self.program.train_step((self.state,), batch)
         jax.block_until_ready(self.state.step)
-
-
-def steps_of_run(config: Config, folder: Path) -> tuple[TrainingData, Steps, Iterator[Batch]]:
-    """The data of a run, its compiled step, and its batches on the devices."""
-    data = load_data(config, RunFolder(folder))
-    steps = Steps(config, data.vocabulary.sizes, data.shape, make_mesh(config.mesh))
-    batches = data.train_batches(None, 0)
-    return data, steps, map(steps.put, batches)
 
 
 def random_params(shapes: Params) -> Params:

@@ -29,7 +29,7 @@ from typing import Any
 import jax
 from pair_flops import flops_of_pairs
 from peers.process import memory_mib, seconds_since_start, speeds
-from programs import steps_of_run
+from programs import Steps
 from turns import (
     CALIBRATION,
     Figures,
@@ -47,6 +47,7 @@ from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import Config
 from transformer_jax.config.serialization import from_config_dict, to_dict
 from transformer_jax.errors import UserError
+from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.reporting.provenance import processor
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.training.data import TrainingData, load_data
@@ -96,7 +97,9 @@ def measure_ours(config: Config, folder: Path, warm_up: int, timed_steps: int) -
       warm_up: steps before the clock starts, at least 1.
       timed_steps: steps after that.
     """
-    _, steps, batches = steps_of_run(config, folder)
+    data = load_data(config, RunFolder(folder))
+    steps = Steps(config, data.vocabulary.sizes, data.shape, make_mesh(config.mesh))
+    batches = map(steps.put, data.train_batches(None, 0))
     steps.run(itertools.islice(batches, 1))
     first_step = seconds_since_start()
     steps.run(itertools.islice(batches, warm_up - 1))

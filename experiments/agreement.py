@@ -27,15 +27,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.evidence import Evidence, of_jobs
+from experiments.gold_alignment import PREDICTED, Pair, attention_links
 from experiments.judging import Column, Rule, Value, at, means, verdicts
 from experiments.short_demo import SHORT_DEMO, WATCHING
 from transformer_jax.reporting.page import Heading, Part
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
-from transformer_jax.text.built_in_corpus import AlignedPair
 
 PAIRS = 1_000  # of the test split
-LONGEST = 256  # subwords of a sentence
 WATCHED = 0  # the number of the watched layer, from 0
 SMALL_LOSS = 1.0  # BLEU
 BASE = "gamma 0"
@@ -45,31 +44,8 @@ ROWS: dict[str, Overrides] = {
 WAYS = {"forward": "en-de", "reverse": "de-en"}
 RATE, COMMON = "error rate", "error rate of common links"
 
-LinkSet = set[tuple[int, int]]  # (English word, German word)
-
 
 # Measurement ---------------------------------------------------------------------------------
-
-
-def links_of(folder: Path, pairs: Sequence[AlignedPair], swapped: bool) -> list[LinkSet]:
-    """The links that a run's watched layer gives each pair, or the pair with swapped sides."""
-    from transformer_jax.api import load
-    from transformer_jax.evaluation.alignment import align_words
-
-    run = load(str(folder), max_length=LONGEST)
-    loaded = run.loaded
-    lines = run.loaded.line_translator()
-    order = slice(None, None, -1 if swapped else 1)
-    sides = list(zip(*((pair.src, pair.tgt)[order] for pair in pairs), strict=True))
-    src = lines.encode(sides[0])
-    tgt = lines.encode(sides[1], is_target=True)
-    words = [(pair.src_words, pair.tgt_words)[order] for pair in pairs]
-    params, vocabulary = loaded.translator.params, loaded.vocabulary
-    found = []
-    for one in align_words(loaded.model, params, vocabulary, src, tgt, words):
-        linked = [(i, j) for j, i in enumerate(one.mean_NJ[WATCHED].tolist()) if i >= 0]
-        found.append({pair[order] for pair in linked})
-    return found
 
 
 def agreement_of(job: Job) -> Evidence:
@@ -80,7 +56,11 @@ def agreement_of(job: Job) -> Evidence:
 
     pairs = built_in_pairs("test", PAIRS)
     folders = dict(zip(WAYS, (job.folder, job.folder / "reverse"), strict=True))
-    links = {way: links_of(folder, pairs, way == "reverse") for way, folder in folders.items()}
+    given = [Pair((one.src, one.tgt), (one.src_words, one.tgt_words)) for one in pairs]
+    links = {
+        way: attention_links(folder, given, way == "reverse")[PREDICTED][WATCHED]
+        for way, folder in folders.items()
+    }
     with contextlib.redirect_stdout(sys.stderr):
         bleu = {way: evaluate(str(own), split="test").scores.bleu for way, own in folders.items()}
     gold = [set(pair.alignment) for pair in pairs]

@@ -24,18 +24,17 @@ teacher, is at most 1 below that of the deep encoder, taught by the teacher, wit
 "as good" and "faster" for its fastest way to write.
 """
 
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.distillation import KEYS, VOCABULARY, write_text
+from experiments.distillation import SMALL, rate, write_text
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
 from experiments.judging import Column, at, gaps, judged, means
 from experiments.own_text import captions_of_test
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
-from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
+from transformer_jax.tables.experiment import Experiment, Job, Overrides
 
 DEEP = "deep encoder, one decoder layer"
 MODELS: dict[str, Overrides] = {
@@ -64,7 +63,7 @@ WAYS: dict[str, Mapping[str, Mapping[str, Any]]] = {
 }
 FASTEST = {kind: next(iter(ways)) for kind, ways in WAYS.items()}
 BLEU, REPEATED, ALONE, TOGETHER = "BLEU", "repeated words", "one at a time", "64 together"
-SENTENCES, TIMED = 64, 3
+SENTENCES = 64  # that speeds are measured with
 LOST = 1.0  # BLEU
 CLAIMS = ("translations teach more", "iterations help", "as good", "faster, 64", "faster, 1")
 
@@ -79,18 +78,6 @@ def repeated(lines: Sequence[str]) -> float:
     words = [line.split() for line in lines]
     same = sum(a == b for line in words for a, b in zip(line, line[1:], strict=False))
     return 100 * same / max(sum(map(len, words)), 1)
-
-
-def rate(run: Any, sentences: Sequence[str], together: int) -> float:
-    """How many sentences a run translates in a second, if it gets `together` at a time."""
-    groups = [sentences[n : n + together] for n in range(0, len(sentences), together)]
-    seconds = []
-    for _ in range(TIMED + 1):  # the first pass compiles
-        began = time.perf_counter()
-        for group in groups:
-            run.translate(group)
-        seconds.append(time.perf_counter() - began)
-    return len(sentences) / min(seconds)
 
 
 def measured(job: Job) -> Evidence:
@@ -148,7 +135,6 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     return [*parts, Table(["row", "written by", BLEU, REPEATED, ALONE, TOGETHER], cells)]
 
 
-SMALL = Scale("configs/multi30k_fast.py", {**KEYS, **VOCABULARY}, seeds=(0, 1, 2), compared=False)
 EXPERIMENT = Experiment(
     "at_once", ROWS, {"small": SMALL}, __doc__, findings=findings, prepare=write_text
 )

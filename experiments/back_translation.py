@@ -24,14 +24,14 @@ translation.
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.judging import judged
+from experiments.judging import judged, with_verdicts
 from experiments.own_text import write_captions, write_split
 from experiments.short_demo import updates
-from transformer_jax.reporting.page import Heading, Part, Table
+from transformer_jax.reporting.page import Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
 from transformer_jax.tables.results import Line, read_results
-from transformer_jax.tables.statistics import of_row, text_of
+from transformer_jax.tables.statistics import by_seed, of_row, text_of
 from transformer_jax.text.lines import TextLines
 
 FOLDER = Path("runs", "back_translation")
@@ -77,26 +77,18 @@ def write_text() -> None:
 
 def verdicts_on(lines: Sequence[Line], row: str) -> list[str]:
     """The verdicts on a row, in the order of CLAIMS."""
-    bleu = {(line.row, line.seed): line.bleu for line in lines}
-    seeds = [seed for name, seed in bleu if name == row and (FEW, seed) in bleu]
-    gains = [bleu[row, seed] - bleu[FEW, seed] for seed in seeds]
-    real = [seed for seed in seeds if (ALL, seed) in bleu]
-    halves = [bleu[row, x] - (bleu[FEW, x] + bleu[ALL, x]) / 2 for x in real]
-    over = [bleu[row, seed] - bleu[BEAM, seed] for seed in seeds if (BEAM, seed) in bleu]
-    return [judged(gains, 0, 1), judged(halves, 0, 1), "" if row == BEAM else judged(over, 0, 1)]
+    bleu = by_seed(lines, "bleu", row, FEW, ALL, BEAM).dropna(subset=[row, FEW])
+    others = (bleu[FEW], (bleu[FEW] + bleu[ALL]) / 2, bleu[BEAM])
+    helps, half, better = (judged((bleu[row] - x).dropna().tolist(), 0, 1) for x in others)
+    return [helps, half, "" if row == BEAM else better]
 
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, with the BLEU of each row."""
     lines = read_results(folder)
-    judgments = [[row, *verdicts_on(lines, row)] for row in ROWS if row not in (FEW, ALL)]
+    judgments = {row: verdicts_on(lines, row) for row in ROWS if row not in (FEW, ALL)}
     scores = [[row, text_of(of_row(lines, row, "bleu"), ".1f")] for row in ROWS]
-    return [
-        Heading("Verdicts"),
-        Table(["row", *CLAIMS], judgments),
-        Heading("BLEU"),
-        Table(["row", "BLEU"], scores),
-    ]
+    return with_verdicts(CLAIMS, judgments, "BLEU", Table(["row", "BLEU"], scores))
 
 
 SMALL = Scale("configs/multi30k_fast.py", KEYS, seeds=(0, 1, 2), compared=False)

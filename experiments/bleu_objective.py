@@ -25,9 +25,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.evidence import Evidence, Found, of_jobs
-from experiments.judging import Column, Rule, at, means
+from experiments.judging import Column, Rule, at, means, with_verdicts
 from experiments.short_demo import updates
-from transformer_jax.reporting.page import Heading, Part, Table
+from transformer_jax.reporting.page import Part
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
 from transformer_jax.text.lines import TextLines
@@ -111,13 +111,10 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
         for name, form in ((BLEU, ".2f"), (BEAM, ".2f"), (CHRF, ".2f"), (LENGTH, ".3f"))
     ]
     columns += [Column(DRAWS, at(DRAWS), ".2f"), Column(ENTROPY, at(ENTROPY), ".2f")]
-    judgments = [[row, *verdicts_on(found, row)] for row in ROWS if row not in (TEXT, MORE_TEXT)]
-    return [
-        Heading("Verdicts"),
-        Table(["row", *(rule.claim for rule, _ in RULES)], judgments),
-        Heading("Greedy search, a beam, draws and their entropy"),
-        means(columns, found, ROWS),
-    ]
+    judgments = {row: verdicts_on(found, row) for row in ROWS if row not in (TEXT, MORE_TEXT)}
+    claims = [rule.claim for rule, _ in RULES]
+    title = "Greedy search, a beam, draws and their entropy"
+    return with_verdicts(claims, judgments, title, means(columns, found, ROWS))
 
 
 SMALL = Scale(CONFIG, KEYS, seeds=(0, 1, 2), compared=False)

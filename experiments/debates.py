@@ -26,11 +26,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from experiments.evidence import Evidence, Found, of_jobs
-from experiments.judging import Column, at, gaps, judged, means
+from experiments.judging import Column, at, gaps, judged, means, with_verdicts
 from experiments.own_text import data_file, on_text, write_split
 from experiments.several_sources import scored
 from experiments.short_demo import updates
-from transformer_jax.reporting.page import Heading, Part, Table
+from transformer_jax.reporting.page import Part
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
 from transformer_jax.text.lines import TextLines
@@ -108,12 +108,9 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     columns = [
         Column(head, lambda x, name=name: x.get(name), ".2f") for name, head in heads.items()
     ]
-    return [
-        Heading("Verdicts"),
-        Table(["row", *CLAIMS], [[row, *verdicts_on(found, row)] for row in ROWS if row != ALONE]),
-        Heading("BLEU, by the context in the test"),
-        means(columns, found, ROWS),
-    ]
+    judgments = {row: verdicts_on(found, row) for row in ROWS if row != ALONE}
+    title = "BLEU, by the context in the test"
+    return with_verdicts(CLAIMS, judgments, title, means(columns, found, ROWS))
 
 
 SMALL = on_text(

@@ -31,11 +31,11 @@ import numpy as np
 from PIL import Image
 
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
-from experiments.judging import HOLDS, OPEN, Column, judged, means
+from experiments.judging import HOLDS, OPEN, Column, judged, means, with_verdicts
 from experiments.own_text import on_text, write_split
 from experiments.short_demo import updates
 from transformer_jax.evaluation.attention import Attention
-from transformer_jax.reporting.page import Heading, Part, Picture, Table
+from transformer_jax.reporting.page import Part, Picture
 from transformer_jax.reporting.plots import save_figure
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
@@ -190,13 +190,9 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
         Column("whole pictures right, %", lambda x: 100 * x["pictures"], ".1f"),
         Column("attention points at the digit, %", lambda x: 100 * x["points"], ".1f"),
     ]
-    return [
-        Heading("Verdicts"),
-        Table(["row", *CLAIMS], [[row, *verdicts_on(found, row)] for row in ROWS]),
-        Heading("What was read, and where attention was"),
-        means(columns, found, ROWS),
-        *drawn_attention(folder, jobs),
-    ]
+    judgments = {row: verdicts_on(found, row) for row in ROWS}
+    parts = [means(columns, found, ROWS), *drawn_attention(folder, jobs)]
+    return with_verdicts(CLAIMS, judgments, "What was read, and where attention was", *parts)
 
 
 SMALL = on_text(

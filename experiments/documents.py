@@ -35,14 +35,14 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
-from experiments.judging import Column, judged, means
+from experiments.judging import Column, judged, means, with_verdicts
 from experiments.own_text import on_text, write_split
 from experiments.short_demo import updates
 from grammar.entries import Noun
 from grammar.german import DEFINITE
 from grammar.lexicon import NOUNS
 from transformer_jax.evaluation.attention import Attention
-from transformer_jax.reporting.page import Heading, Part, Table
+from transformer_jax.reporting.page import Part
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
 
@@ -249,12 +249,9 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
         Column("chance", lambda x: x["chance"], ".3f"),
         Column("attention finds the noun", lambda x: x.get("finds"), ".2f"),
     ]
-    return [
-        Heading("Verdicts"),
-        Table(["row", *CLAIMS], [[row, *verdicts_on(found, row)] for row in ROWS]),
-        Heading("Share of right pronouns, by the sentence before"),
-        means(columns, found, ROWS),
-    ]
+    judgments = {row: verdicts_on(found, row) for row in ROWS}
+    title = "Share of right pronouns, by the sentence before"
+    return with_verdicts(CLAIMS, judgments, title, means(columns, found, ROWS))
 
 
 SMALL = on_text(

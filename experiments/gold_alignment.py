@@ -117,10 +117,10 @@ LinkSet = set[tuple[int, int]]  # (German word, English word), from 0
 
 
 class Pair(NamedTuple):
-    """A pair as text and as words, German first."""
+    """A pair as text and as words; in this experiment German is first."""
 
     lines: tuple[str, str]
-    words: tuple[list[str], list[str]]
+    words: tuple[Sequence[str], Sequence[str]]
 
 
 class Gold(NamedTuple):
@@ -190,8 +190,8 @@ def attention_links(folder: Path, pairs: Sequence[Pair], swapped: bool) -> dict[
 
     Args:
       folder: of the run.
-      pairs: German first.
-      swapped: whether the run translates from English.
+      pairs: the sides of each in the same order.
+      swapped: whether the run translates from the second side.
     """
     from transformer_jax.api import load
     from transformer_jax.evaluation.alignment import align_words

@@ -30,10 +30,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.evidence import Evidence, Found, of_jobs
-from experiments.judging import Column, Rule, at, judged, means
+from experiments.judging import Column, Rule, at, judged, means, with_verdicts
 from experiments.short_demo import SHORT_DEMO, WATCHING
 from experiments.translations import pairs_of_test
-from transformer_jax.reporting.page import Heading, Part, Table
+from transformer_jax.reporting.page import Part
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
 from transformer_jax.tables.results import read_results
@@ -87,16 +87,13 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and what was measured of every row."""
     found = of_jobs(folder, jobs, measured)
     lines = read_results(folder)
-    rows = []
+    judgments = {}
     for row in [row for row in ROWS if row != BASE]:
         losses = [-gap for gap in differences(lines, row, BASE, "bleu")]
-        rows.append([row, *verdicts(found, losses, row)])
-    return [
-        Heading("Verdicts"),
-        Table(["row", ALIGNS.claim, "it costs no BLEU", LIKELIER.claim], rows),
-        Heading("BLEU, likelihood and alignment error rates"),
-        means(COLUMNS, found, ROWS, lines),
-    ]
+        judgments[row] = verdicts(found, losses, row)
+    claims = (ALIGNS.claim, "it costs no BLEU", LIKELIER.claim)
+    title = "BLEU, likelihood and alignment error rates"
+    return with_verdicts(claims, judgments, title, means(COLUMNS, found, ROWS, lines))
 
 
 EXPERIMENT = Experiment(

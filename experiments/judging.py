@@ -3,11 +3,11 @@
 import functools
 import operator
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from experiments.evidence import Evidence, Found, of_seeds
-from transformer_jax.reporting.page import Table
+from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.results import Line
 from transformer_jax.tables.statistics import exceeds_seeds, of_row, text_of
 
@@ -104,6 +104,14 @@ def verdicts(rules: Sequence[Rule], found: Found, rows: Iterable[str], base: str
         [row, *(rule.verdict(found, row, base) for rule in rules)] for row in rows if row != base
     ]
     return Table(["row", *(rule.claim for rule in rules)], cells)
+
+
+def with_verdicts(
+    claims: Iterable[str], verdicts: Mapping[str, Sequence[str]], title: str, *parts: Part
+) -> list[Part]:
+    """A page: the verdicts on each claim for every row, and what was measured, under a title."""
+    cells = [[row, *own] for row, own in verdicts.items()]
+    return [Heading("Verdicts"), Table(["row", *claims], cells), Heading(title), *parts]
 
 
 def means(

@@ -37,7 +37,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
-from experiments.judging import Column, at, judged, mean_text, means
+from experiments.judging import Column, at, judged, mean_text, means, with_verdicts
 from experiments.short_demo import updates
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
@@ -186,17 +186,17 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
         Column("off target, trained", lambda x: mean_bleu(x, TRAINED, "off_target"), ".3f"),
         Column("error of the finder", lambda x: max(x["finder_error"].values()), ".3f"),
     ]
-    return [
-        Heading("Verdicts"),
-        Table(["row", *CLAIMS], [[row, *verdicts_on(found, row)] for row in rows]),
-        Heading("BLEU of each direction, each with its own references"),
+    return with_verdicts(
+        CLAIMS,
+        {row: verdicts_on(found, row) for row in rows},
+        "BLEU of each direction, each with its own references",
         Table(
             ["row", *directions],
             [[row, *(bleu_of(found, row, one) for one in directions)] for row in ROWS],
         ),
         Heading("Zero-shot: by way of English, and translations in another language"),
         means(columns, found, rows),
-    ]
+    )
 
 
 def scale_of(count: int, warmup: int, seeds: Sequence[int]) -> Scale:

@@ -35,10 +35,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.evidence import Evidence, Found, of_jobs
-from experiments.judging import Column, Rule, Value, at, means
+from experiments.judging import Column, Rule, Value, at, means, with_verdicts
 from experiments.short_demo import SHORT_DEMO
 from experiments.translations import pairs_of_test, scores
-from transformer_jax.reporting.page import Heading, Part, Table
+from transformer_jax.reporting.page import Part
 from transformer_jax.tables.collect import hypotheses
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
@@ -107,13 +107,9 @@ def verdicts_on(found: Found, row: str) -> list[str]:
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and what was measured of every group of sentences."""
     found = of_jobs(folder, jobs, by_order)
-    rows = [[row, *verdicts_on(found, row)] for row in ROWS if row != BASE]
-    return [
-        Heading("Verdicts"),
-        Table(["row", *(rule.claim for rule in (*RULES, HELPED))], rows),
-        Heading("By what moves"),
-        means(COLUMNS, found, ROWS),
-    ]
+    judgments = {row: verdicts_on(found, row) for row in ROWS if row != BASE}
+    claims = [rule.claim for rule in (*RULES, HELPED)]
+    return with_verdicts(claims, judgments, "By what moves", means(COLUMNS, found, ROWS))
 
 
 EXPERIMENT = Experiment(

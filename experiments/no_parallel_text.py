@@ -37,11 +37,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
-from experiments.judging import Column, at, gaps, judged, means
+from experiments.judging import Column, at, gaps, judged, means, with_verdicts
 from experiments.own_text import data_file, write_split
 from experiments.short_demo import updates
 from experiments.translations import bleu
-from transformer_jax.reporting.page import Heading, Part, Table
+from transformer_jax.reporting.page import Heading, Part
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
 from transformer_jax.text.hmm_aligner import hmm_alignments
@@ -226,14 +226,14 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     copies = f"{COPIED} {FRENCH}"
     columns.append(Column(copies, at("run", copies), ".1f"))
     words = [Column(name, at(BY_WORD, name), ".1f") for name in (FRENCH, ENGLISH)]
-    return [
-        Heading("Verdicts"),
-        Table(["row", *CLAIMS], [[row, *verdicts_on(found, row)] for row in NAMES]),
-        Heading("BLEU and copies"),
+    return with_verdicts(
+        CLAIMS,
+        {row: verdicts_on(found, row) for row in NAMES},
+        "BLEU and copies",
         means(columns, found, ROWS),
         Heading("The dictionary alone, word by word"),
         means(words, found, NAMES),
-    ]
+    )
 
 
 SMALL = Scale("configs/multi30k_fast.py", FILES, seeds=(0, 1, 2), compared=False)

@@ -26,11 +26,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
-from experiments.judging import Column, at, gaps, judged, means
+from experiments.judging import Column, at, gaps, judged, means, with_verdicts
 from experiments.several_sources import scored
 from experiments.short_demo import SHORT_DEMO
 from experiments.table3_ablations import BASE, RECIPE, SHORT, shrink
-from transformer_jax.reporting.page import Heading, Part, Table
+from transformer_jax.reporting.page import Part
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
 
@@ -85,12 +85,8 @@ def verdicts_on(found: Found, row: str) -> list[str]:
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and what was measured of each row."""
     found = of_jobs(folder, jobs, measured)
-    return [
-        Heading("Verdicts"),
-        Table(["row", *CLAIMS], [[row, *verdicts_on(found, row)] for row in ROWS]),
-        Heading("BLEU"),
-        means(COLUMNS, found, ROWS),
-    ]
+    judgments = {row: verdicts_on(found, row) for row in ROWS}
+    return with_verdicts(CLAIMS, judgments, "BLEU", means(COLUMNS, found, ROWS))
 
 
 EXPERIMENT = Experiment(

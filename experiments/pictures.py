@@ -32,10 +32,11 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
-from experiments.judging import FAILS, OPEN, Column, judged, means
+from experiments.judging import FAILS, OPEN, Column, judged, means, with_verdicts
 from experiments.own_text import on_text, write_split
+from experiments.short_demo import updates
 from experiments.translations import bleu
-from transformer_jax.reporting.page import Heading, Part, Table
+from transformer_jax.reporting.page import Part
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
 from transformer_jax.text.built_in_corpus import built_in_pairs
@@ -217,12 +218,9 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and the BLEU of all rows in each way."""
     found = of_jobs(folder, jobs, bleu_of)
     columns = [Column(way, lambda x, way=way: x.get(way), ".1f") for way in WAYS]
-    return [
-        Heading("Verdicts"),
-        Table(["row", *CLAIMS], [[row, *verdicts_on(found, row)] for row in DRAW]),
-        Heading("BLEU, by what was done to the source"),
-        means(columns, found, ROWS),
-    ]
+    judgments = {row: verdicts_on(found, row) for row in DRAW}
+    title = "BLEU, by what was done to the source"
+    return with_verdicts(CLAIMS, judgments, title, means(columns, found, ROWS))
 
 
 SMALL = on_text(
@@ -230,9 +228,7 @@ SMALL = on_text(
     {
         "data.tgt": "de",
         "model.dropout": 0.1,
-        "train.steps": 1_500,
-        "train.decay_steps": 1_500,
-        "train.valid_every": 500,
+        **updates(1_500, every=500),
         "decode.beam_size": 1,
         "decode.max_length": 96,
     },

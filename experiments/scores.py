@@ -49,12 +49,6 @@ def name_of(score: str, d_k: int) -> str:
     return f"{score}, d_k {d_k}"
 
 
-def with_rate(row: Overrides) -> Overrides:
-    """A row's overrides with the learning rate that was chosen for it."""
-    rate = RATES[row["model.score"]][(NARROW, WIDE).index(row["model.d_k"])]
-    return {**row, "train.peak_learning_rate": rate}
-
-
 def is_larger(some: Sequence[float], others: Sequence[float]) -> bool:
     """Whether losses exceed others of the same seeds (Student's t, p < 0.05)."""
     return judge([a - b for a, b in zip(some, others, strict=True)], 1) == HOLDS
@@ -111,7 +105,13 @@ EXPERIMENT = Experiment(
     name="scores",
     rows=ROWS,
     scales={
-        "small": SHORT_DEMO._replace(row=with_rate),
+        "small": SHORT_DEMO._replace(
+            own={
+                name_of(score, d_k): {"train.peak_learning_rate": rate}
+                for score, rates in RATES.items()
+                for d_k, rate in zip((NARROW, WIDE), rates, strict=True)
+            }
+        ),
     },
     about=__doc__,
     findings=findings,

@@ -34,10 +34,10 @@ from pathlib import Path
 import jax
 
 from experiments.evidence import Evidence, Found, answers, of_jobs, of_seeds
-from experiments.judging import Column, judged, means
+from experiments.judging import Column, judged, means, with_verdicts
 from experiments.short_demo import updates
 from experiments.translations import bleu
-from transformer_jax.reporting.page import Heading, Part, Table
+from transformer_jax.reporting.page import Part
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
 
@@ -179,12 +179,9 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
         Column("parameters", lambda x: x.get("parameters"), ",.0f"),
         *(Column(name, lambda x, name=name: x.get(name), ".1f") for name in WAYS),
     ]
-    return [
-        Heading("Verdicts"),
-        Table(["row", *CLAIMS], [[row, *verdicts_on(found, row)] for row in two]),
-        Heading("BLEU with both sentences, and with one wrong or missing"),
-        means(columns, found, [*ROWS, TOGETHER]),
-    ]
+    judgments = {row: verdicts_on(found, row) for row in two}
+    title = "BLEU with both sentences, and with one wrong or missing"
+    return with_verdicts(CLAIMS, judgments, title, means(columns, found, [*ROWS, TOGETHER]))
 
 
 def scale_of(count: int, warmup: int, seeds: Sequence[int]) -> Scale:

@@ -39,13 +39,14 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
-from experiments.judging import Column, judged, means
+from experiments.judging import Column, judged, means, with_verdicts
 from experiments.own_text import data_file, on_text, write_split
+from experiments.short_demo import updates
 from transformer_jax.errors import DataError
 from transformer_jax.evaluation.attention import Attention
 from transformer_jax.evaluation.word_errors import word_errors
 from transformer_jax.files import open_whole
-from transformer_jax.reporting.page import Heading, Part, Table
+from transformer_jax.reporting.page import Part
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
 
@@ -140,7 +141,7 @@ def write_text(folder: Path, samples: dict[str, np.ndarray]) -> None:
         write_split(folder, stem, {"wavs": names, "words": [one.text for one in strings(stem)]})
 
 
-def joins_of(folder: Path, samples: dict[str, np.ndarray]) -> list[list[float]]:
+def joins_of(samples: dict[str, np.ndarray]) -> list[list[float]]:
     """Where recordings are joined in each of the first test strings, in seconds, 0 and end too."""
     return [
         [0.0, *np.cumsum([len(samples[name]) / RATE for name in one.names])]
@@ -188,7 +189,7 @@ def speech_of(job: Job) -> Evidence:
         found[split] = word_errors(run.translate(lines), wanted).rate
     samples = samples_of(archive())
     hits, distances, cut = list[bool](), list[float](), list[float]()
-    for number, joins in enumerate(joins_of(TEXT, samples)):
+    for number, joins in enumerate(joins_of(samples)):
         text = strings("test")[number].text
         cross = run.attention(str(TEXT / "test" / f"{number}.wav"), text).kinds["cross"]
         weights_WM = weights_of_words(cross)
@@ -244,12 +245,9 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
         Column("joins, ms", lambda x: 1_000 * x["joins"], ".0f"),
         Column("equal parts, ms", lambda x: 1_000 * x["equal parts"], ".0f"),
     ]
-    return [
-        Heading("Verdicts"),
-        Table(["row", *CLAIMS], [[row, *verdicts_on(found, row)] for row in rows]),
-        Heading("Errors, and where attention looks"),
-        means(columns, found, rows),
-    ]
+    judgments = {row: verdicts_on(found, row) for row in rows}
+    title = "Errors, and where attention looks"
+    return with_verdicts(CLAIMS, judgments, title, means(columns, found, rows))
 
 
 SMALL = on_text(
@@ -265,9 +263,7 @@ SMALL = on_text(
         "vocabulary.size": 315,  # every word is a subword
         "model.features": 160,
         "model.dropout": 0.1,
-        "train.steps": 600,
-        "train.decay_steps": 600,
-        "train.valid_every": 200,
+        **updates(600, every=200),
         "train.checkpoint_every": 300,
         "train.tokens_per_batch": 200,
         "train.row_length": 16,

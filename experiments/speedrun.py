@@ -38,14 +38,12 @@ from experiments.speedrun_page import (
     Record,
     Run,
     page,
-    read_runs,
     results_file,
-    write_runs,
 )
 from transformer_jax.config.files import load_config
 from transformer_jax.config.schema import Config
 from transformer_jax.errors import ConfigError, DataError, RunError
-from transformer_jax.files import read_json, write_atomically
+from transformer_jax.files import read_json, read_table, write_atomically, write_csv
 from transformer_jax.reporting.page import markdown_table
 from transformer_jax.reporting.provenance import processor, revision
 from transformer_jax.runs.run_folder import RunFolder
@@ -104,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
     path = results_file(name)
     if values["dry_run"]:
-        print(prediction(name, seeds, read_runs(path)), end="")
+        print(prediction(name, seeds, read_table(path, Run)), end="")
         return
     if not values["report"]:
         run_missing(name, seeds, path, Path(values["runs"]))
@@ -160,13 +158,13 @@ def run_missing(name: str, seeds: Sequence[int], path: Path, folder: Path) -> No
     for seed in seeds:
         # In turns, so that neither is always the first: a machine may get warmer or busier.
         for one in (BASELINE, name) if seed % 2 == 0 else (name, BASELINE):
-            runs = read_runs(path)
+            runs = read_table(path, Run)
             _check_recorded(runs, digests, path)
             if any((run.record, run.seed) == (one, seed) for run in runs):
                 continue
             _check_beside(runs, seed, path)
             run = measure(one, seed, digests[one], folder / one / f"seed-{seed}", cores)
-            write_runs(path, [*runs, run])
+            write_csv(path, Run._fields, [*runs, run])
             log.info("%s, seed %d: %.2f BLEU in %.0f s", one, seed, run.bleu, run.seconds)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from transformer_jax.files import read_table, write_table
+from transformer_jax.files import read_table
 from transformer_jax.reporting.page import markdown_table
 from transformer_jax.tables.statistics import summarize, text_of
 
@@ -68,16 +68,6 @@ class Run(NamedTuple):
 def results_file(name: str, docs: Path = Path("docs")) -> Path:
     """The file of a record's runs and of the baseline's beside it."""
     return docs / "results" / "speedrun" / f"{name}.csv"
-
-
-def read_runs(path: Path) -> list[Run]:
-    """The recorded runs; none if there is no file. Raises DataError if the file is damaged."""
-    return read_table(path, Run)
-
-
-def write_runs(path: Path, runs: Sequence[Run]) -> None:
-    """Writes all lines in the given order."""
-    write_table(path, Run, runs)
 
 
 # Verdicts --------------------------------------------------------------------------------------
@@ -184,7 +174,7 @@ def rows(docs: Path) -> list[list[str]]:
     for name in RECORDS:
         if name == BASELINE:
             continue
-        beside = read_runs(results_file(name, docs))
+        beside = read_table(results_file(name, docs), Run)
         of_baseline = standing(BASELINE, beside)
         own = standing(name, beside, best)
         found.append(_row(f"{BASELINE}, beside {name}", RECORDS[BASELINE], of_baseline))

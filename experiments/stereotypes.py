@@ -190,12 +190,7 @@ def accuracy(found: Sequence[str], asked: Sequence[Sentence]) -> float:
     return 100 * statistics.fmean(right)
 
 
-def measured(job: Job) -> Evidence:
-    """What is measured of a model of the dial."""
-    return measured_in(job.folder)
-
-
-def measured_in(folder: Path) -> Evidence:
+def measured(folder: Path) -> Evidence:
     """Accuracy on both genders and on the occupations of the choice, and BLEU of two splits."""
     from transformer_jax.api import load
 
@@ -225,7 +220,7 @@ def remedied(job: Job, remedy: str) -> Evidence:
             folder = Path(scratch, setting)
             origin = {"train.init_from": str(job.folder), "seed": job.seed}
             train(job.config_file, folder, {**job.overrides, **own, **TUNING, **origin})
-            found[setting] = measured_in(folder)
+            found[setting] = measured(folder)
     return found
 
 
@@ -271,7 +266,7 @@ def verdicts(after: Mapping[str, Found], before: Found) -> list[list[str]]:
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, the dial, and accuracy against BLEU of every setting."""
-    before = of_jobs(folder, jobs, measured)
+    before = of_jobs(folder, jobs, lambda job: measured(job.folder))
     most, after = [job for job in jobs if job.row == MOST], dict[str, Found]()
     for remedy in REMEDIES:
         ask = functools.partial(remedied, remedy=remedy)

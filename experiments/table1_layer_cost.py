@@ -22,7 +22,6 @@ import datetime
 import logging
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -37,7 +36,7 @@ from experiments.table1_report import COLUMNS, DILATED, PATHS, WINDOWS, report
 from transformer_jax.errors import UserError
 from transformer_jax.files import write_csv
 from transformer_jax.reporting.provenance import revision
-from transformer_jax.use.command_line import Flag, describe_flags, parse_flags, run_main
+from transformer_jax.use.command_line import Flag, parse_experiment, run_main
 
 log = logging.getLogger("experiments.table1_layer_cost")
 RECORDED = "docs/results/table1_layer_cost"
@@ -185,10 +184,7 @@ def path_rows(plan: Plan) -> Iterator[Mapping[str, Any]]:
 
 def main() -> None:
     """Measures and reports, or only reports."""
-    if {"-h", "--help"} & set(sys.argv):
-        print(f"{__doc__.strip()}\n\n{describe_flags(FLAGS)}")
-        return
-    values = parse_flags("table1_layer_cost", FLAGS, sys.argv[1:], keys=())
+    values = parse_experiment("table1_layer_cost", __doc__, FLAGS, takes_keys=False)
     scale, rounds, out = values["scale"], values["rounds"], Path(values["out"])
     if scale not in PLANS:
         raise UserError(f"--scale={scale} is not one of {', '.join(PLANS)}.")

@@ -30,6 +30,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from transformer_jax.config.presets import BIG
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Scale
 
@@ -59,16 +60,7 @@ TABLE: dict[str, tuple[dict[str, Any], tuple[float, ...]]] = {
     "(E) learned positions": ({"model.positions": "learned"}, (4.92, 25.7)),
     "(F) one head a unit": ({"model.num_heads": 512, "model.d_k": 1, "model.d_v": 1}, ()),
     "(F) no feed-forward": ({"model.d_ff": 0}, ()),
-    "big": (
-        {
-            "model.d_model": 1_024,
-            "model.d_ff": 4_096,
-            "model.num_heads": 16,
-            "model.dropout": 0.3,
-            "train.steps": 300_000,
-        },
-        (4.33, 26.4, 213),
-    ),
+    "big": (BIG, (4.33, 26.4, 213)),
 }
 ROWS = {name: changes for name, (changes, _) in TABLE.items()}
 PRINTED = {name: figures for name, (_, figures) in TABLE.items() if figures}
@@ -79,17 +71,15 @@ SMALL_WIDTH, SMALL_DEPTH = 4, 2  # divisors
 
 
 def shrink(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row with a quarter of the widths and half the depth, without steps of its own."""
-    small = {}
+    """A row with a quarter of the widths and half the depth."""
+    small = dict(row)
     for key, value in row.items():
-        if value == 1:  # the d_k and d_v of one head a unit
-            small[key] = value
-        elif key in WIDTHS or (key == "model.num_heads" and value == EVERY_UNIT):
+        # The d_k and d_v of one head a unit stay 1.
+        is_width = key in WIDTHS and value != 1
+        if is_width or (key == "model.num_heads" and value == EVERY_UNIT):
             small[key] = value // SMALL_WIDTH
         elif key == "model.num_layers":
             small[key] = value // SMALL_DEPTH
-        elif key != "train.steps":
-            small[key] = value
     return small
 
 
@@ -100,6 +90,7 @@ def small_label(row: str) -> str:
     return re.sub(r"\b1 layers", "1 layer", row)
 
 
+SHRUNK = {row: shrink(changes) for row, changes in ROWS.items()}
 BASE = {"model.num_layers": 6, "model.d_model": 512, "model.num_heads": 8, "model.d_ff": 2_048}
 RECIPE = {"model.norm": "post", "model.dropout": 0.1}
 SHORT = {
@@ -130,18 +121,23 @@ EXPERIMENT = Experiment(
     name="table3_ablations",
     rows=ROWS,
     scales={
-        "paper": Scale("configs/wmt14.py:base", split="valid", rows=tuple(PRINTED)),
+        "paper": Scale(
+            "configs/wmt14.py:base",
+            split="valid",
+            own={"big": {"train.steps": 300_000}},
+            rows=tuple(PRINTED),
+        ),
         "small": Scale(
             "configs/multi30k.py",
             {**shrink(BASE), **RECIPE, **SHORT},
-            row=shrink,
+            own=SHRUNK,
             label=small_label,
             rows=tuple(PRINTED),
         ),
         "converged": Scale(
             "configs/multi30k.py",
             {**shrink(BASE), **LONGER},
-            row=shrink,
+            own=SHRUNK,
             label=small_label,
             rows=tuple(row for row in ROWS if row != "big"),
         ),

@@ -15,7 +15,7 @@ from transformer_jax.files import (
     kept,
     read_table,
     write_atomically,
-    write_table,
+    write_csv,
 )
 
 
@@ -103,7 +103,7 @@ def test_rows_of_a_table_are_read_as_they_were_written(tmp_path):
     path = tmp_path / "table.csv"
     assert read_table(path, Scored) == []
     rows = [Scored("a, b", 0, math.nan, 1.5, 1), *ROWS]
-    write_table(path, Scored, rows)
+    write_csv(path, Scored._fields, rows)
     assert '"a, b",0,nan,1.5,1' in path.read_text()
     assert repr(read_table(path, Scored, **CSV)) == repr(rows)  # NaN is not itself
     # As Excel saves it.
@@ -134,7 +134,7 @@ def test_rows_of_a_table_are_read_as_they_were_written(tmp_path):
 )
 def test_a_broken_table_is_refused_naming_the_line(old, new, message, tmp_path):
     path = tmp_path / "table.csv"
-    write_table(path, Scored, ROWS)
+    write_csv(path, Scored._fields, ROWS)
     path.write_bytes(path.read_bytes().replace(old, new))
     with pytest.raises(DataError, match=f"^{path}, {message}") as error:
         read_table(path, Scored, **CSV)

@@ -28,7 +28,7 @@ from transformer_jax.config.data import DataConfig
 from transformer_jax.config.schema import Config
 from transformer_jax.config.vocabulary import VocabularyConfig
 from transformer_jax.decoding.lines import LineTranslator, line_groups
-from transformer_jax.evaluation.bleu import as_dict, score, to_json
+from transformer_jax.evaluation.bleu import as_dict, score
 from transformer_jax.reporting.plots import LONGEST_LABEL, attention_figure, save_figure
 from transformer_jax.runs.metrics import read_metrics
 from transformer_jax.text.corpora import Pair, open_corpus
@@ -245,7 +245,7 @@ def test_scores_of_hostile_text_are_numbers(lines, language):
         assert scores.sentences == len(lines)
         numbers = [scores.bleu, scores.chrf, *filter(None, [scores.paper_bleu])]
         assert all(0 <= number <= 100.001 for number in numbers)
-        assert strict(to_json(scores)) == as_dict(scores)
+        assert strict(json.dumps(as_dict(scores))) == as_dict(scores)
 
 
 def test_files_of_hostile_text_are_evaluated_in_any_locale(tmp_path):

@@ -178,7 +178,7 @@ def read_table(
     kind: type[Any],
     ranges: Mapping[str, tuple[float, float]] = MappingProxyType({}),
 ) -> list[Any]:
-    """The rows of a table that `write_table` wrote; none if there is no file.
+    """The rows of a table that `write_csv` wrote; none if there is no file.
 
     Args:
       path: the file.
@@ -219,11 +219,6 @@ def read_table(
             )
         rows.append(kind(*values))
     return rows
-
-
-def write_table(path: Path, kind: type[Any], rows: Iterable[Any]) -> None:
-    """Writes rows of a NamedTuple in the given order, as `read_table` reads them."""
-    write_csv(path, kind._fields, rows)
 
 
 def read_json(path: Path) -> dict[str, Any]:

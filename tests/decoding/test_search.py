@@ -20,6 +20,7 @@ from tests.decoding.toy_decoders import (
     HashModel,
     assert_same_hypotheses,
     assert_same_result,
+    beam_search,
     checked,
     compiled,
     coverage,
@@ -30,7 +31,7 @@ from tests.decoding.toy_decoders import (
 from tests.fixtures.cases import first_quick
 from transformer_jax.decoding import search
 from transformer_jax.decoding.penalties import PENALTIES
-from transformer_jax.decoding.search import advance, beam_search, make_rules
+from transformer_jax.decoding.search import advance, make_rules
 from transformer_jax.decoding.state import empty_search, is_live, start_sentences
 from transformer_jax.decoding.top_k import top_k
 from transformer_jax.model.interfaces import Cache, Stepped

@@ -6,10 +6,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from tests.decoding import reference_search as reference
-from transformer_jax.decoding.exclusions import Exclusions
-from transformer_jax.decoding.search import beam_search
+from transformer_jax.decoding.exclusions import NOTHING, Exclusions
+from transformer_jax.decoding.penalties import empty_coverage
+from transformer_jax.decoding.search import advance, make_rules
+from transformer_jax.decoding.state import empty_search, is_live, start_sentences
 from transformer_jax.model.interfaces import Cache, Stepped
 from transformer_jax.text.vocabulary import BOS, EOS, PAD
 
@@ -79,6 +82,37 @@ class HashModel:
         logits = jnp.maximum(table[rows_B1, 0, code] + table[rows_B1, 1, summed], -1e9)
         weights = memory["weights"][rows_B1, code]
         return Stepped(logits, Cache((history,), {"code": code}), weights)
+
+
+def beam_search(
+    step,
+    memory,
+    cache,
+    max_lengths,
+    *,
+    beam_size,
+    size,
+    alpha,
+    n_best=1,
+    penalty="gnmt",
+    beta=0.0,
+    counted=None,
+    exclusions=NOTHING,
+    groups=1,
+    diversity=0.0,
+):
+    """The `n_best` best hypotheses of each sentence, and how many times `step` was called."""
+    batch = max_lengths.shape[0]
+    rules = make_rules(size, alpha, penalty, beta)
+    rules = rules._replace(exclusions=exclusions, groups=groups, diversity=diversity)
+    state = empty_search(memory, cache, batch, beam_size=beam_size, size=size, n_best=n_best)
+    if counted is not None:
+        state = state._replace(coverage=empty_coverage(beam_size, counted))
+    state = start_sentences(state, jnp.arange(batch), max_lengths, counted, groups=groups)
+    state = lax.while_loop(
+        lambda state: is_live(state).any(), lambda state: advance(step, rules, state), state
+    )
+    return state.pool, state.steps
 
 
 class Found(NamedTuple):

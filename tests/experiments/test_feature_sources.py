@@ -149,7 +149,7 @@ def test_recordings_are_joined_in_order(tmp_path, monkeypatch):
     assert rate == 8_000
     np.testing.assert_array_equal(found, want)
     assert (tmp_path / "test.words").read_text().splitlines()[0] == first.text
-    [joins, _] = joins_of(tmp_path, samples)
+    [joins, _] = joins_of(samples)
     assert joins[0] == 0 and joins[-1] == pytest.approx(len(want) / 8_000)
     assert joins[1] == lengths[first.names[0]] / 8_000
 

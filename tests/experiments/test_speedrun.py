@@ -19,17 +19,16 @@ from experiments.speedrun_page import (
     Run,
     p_above,
     page,
-    read_runs,
     results_file,
     rows,
     standing,
-    write_runs,
 )
 from tests import tiny_runs
 from tests.fixtures.cases import refused
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.files import load_config
 from transformer_jax.errors import ConfigError, DataError, RunError
+from transformer_jax.files import read_table, write_csv
 from transformer_jax.reporting.provenance import revision
 from transformer_jax.tables.digests import digest_of
 
@@ -93,7 +92,7 @@ def test_a_later_record_has_to_beat_the_earlier_one(tmp_path, monkeypatch):
             noise = (0.99, 1.0, 1.01, 1.0, 1.0)
             own = five(name, seconds=[share * 100 * one for one in noise])
             base = five(BASELINE, seconds=[100.0] * 5)
-            write_runs(results_file(name, tmp_path), base + own)
+            write_csv(results_file(name, tmp_path), Run._fields, base + own)
     found = {line[0]: line for line in rows(tmp_path)}
     assert [found[name][-1] for name in "abc"] == ["record", "not faster", "record"]
     assert found["baseline, beside a"][-1] == "the first record"
@@ -109,12 +108,12 @@ def test_the_page_is_up_to_date():
 
 def test_runs_are_written_and_read(tmp_path):
     path = tmp_path / "x.csv"
-    assert read_runs(path) == []
-    write_runs(path, five(BASELINE))
-    assert read_runs(path) == five(BASELINE)
-    write_runs(path, [a_run(), a_run()])
+    assert read_table(path, Run) == []
+    write_csv(path, Run._fields, five(BASELINE))
+    assert read_table(path, Run) == five(BASELINE)
+    write_csv(path, Run._fields, [a_run(), a_run()])
     with pytest.raises(DataError, match="lines 2 and 3: both are of record 'baseline' and seed 0"):
-        read_runs(path)
+        read_table(path, Run)
 
 
 def test_every_record_keeps_the_rules_and_other_text_or_weights_break_them(in_checkout):
@@ -166,21 +165,21 @@ def test_baseline_and_record_take_turns_and_a_stopped_experiment_goes_on(measure
     path = tmp_path / "fast.csv"
     with pytest.raises(RunError, match="stopped"):
         speedrun.run_missing("fast", SEEDS[:3], path, tmp_path)
-    assert len(read_runs(path)) == 2
+    assert len(read_table(path, Run)) == 2
     speedrun.run_missing("fast", SEEDS[:3], path, tmp_path)
     order = [(BASELINE, 0), ("fast", 0), ("fast", 1), (BASELINE, 1), (BASELINE, 2), ("fast", 2)]
     assert measured == [*order[:3], *order[2:]]
-    assert [(run.record, run.seed) for run in read_runs(path)] == order
+    assert [(run.record, run.seed) for run in read_table(path, Run)] == order
 
 
 def test_lines_that_cannot_be_compared_stop_the_experiment(measured, tmp_path):
     path = tmp_path / "fast.csv"
     digest = digest_of(load_config("configs/multi30k.py"))
-    write_runs(path, [a_run(digest="of another config")])
+    write_csv(path, Run._fields, [a_run(digest="of another config")])
     with pytest.raises(RunError, match="'baseline' was recorded with another config"):
         speedrun.run_missing("fast", (0,), path, tmp_path)
     for where in (("other", speedrun.processor()), (revision(), "other")):
-        write_runs(path, [a_run(digest=digest, where=where)])
+        write_csv(path, Run._fields, [a_run(digest=digest, where=where)])
         with pytest.raises(RunError, match="seed 0, is of .*cannot be compared"):
             speedrun.run_missing("fast", (0,), path, tmp_path)
     assert not measured

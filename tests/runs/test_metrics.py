@@ -16,7 +16,7 @@ from transformer_jax.runs import metrics
 from transformer_jax.runs.metrics import MetricsWriter, Progress, open_reports, read_metrics
 
 
-def write(workdir, steps, purge_after_step=None, kind="train"):
+def write(workdir, steps, purge_after_step=0, kind="train"):
     writer = MetricsWriter(workdir, purge_after_step)
     for step in steps:
         writer.write(step, kind, {"nats_per_token": 10.0 / step})
@@ -44,7 +44,7 @@ def read_events(workdir):
 
 def test_a_line_is_a_json_object_with_step_and_kind_first(tmp_path):
     """It is in the file at once, so a kill before `close` loses nothing."""
-    writer = MetricsWriter(tmp_path / "new" / "run")
+    writer = MetricsWriter(tmp_path / "new" / "run", 0)
     values = {"nats_per_token": np.float32(0.5), "target_tokens": np.int32(7)}
     writer.write(np.int64(100), "train", values)
     text = (tmp_path / "new" / "run" / "metrics.jsonl").read_text()
@@ -54,7 +54,7 @@ def test_a_line_is_a_json_object_with_step_and_kind_first(tmp_path):
 
 
 def test_numbers_that_are_not_finite_are_valid_json_and_come_back(tmp_path):
-    writer = MetricsWriter(tmp_path)
+    writer = MetricsWriter(tmp_path, 0)
     values = {"a": math.nan, "b": math.inf, "c": -math.inf, "d": np.float32("nan")}
     writer.write(1, "train", values)
     writer.close()
@@ -76,7 +76,7 @@ def test_the_log_shows_each_validation(tmp_path, caplog):
 
 
 def test_names_that_would_overwrite_step_or_kind_are_refused(tmp_path):
-    writer = MetricsWriter(tmp_path)
+    writer = MetricsWriter(tmp_path, 0)
     with pytest.raises(ValueError, match='"step" and "kind"'):
         writer.write(1, "train", {"step": 3.0})
     writer.close()
@@ -97,7 +97,7 @@ class SmallDisk(io.BytesIO):
 
 
 def test_lines_that_a_full_disk_refuses_are_written_once_there_is_room(tmp_path, caplog):
-    writer = MetricsWriter(tmp_path)
+    writer = MetricsWriter(tmp_path, 0)
     writer._file.close()
     writer._file = disk = SmallDisk()
     for step, room in ((1, 0), (2, 10), (3, 1_000)):
@@ -108,7 +108,7 @@ def test_lines_that_a_full_disk_refuses_are_written_once_there_is_room(tmp_path,
     writer.close()
     assert caplog.text.count("cannot be written (No space left on device); continuing") == 1
     assert "the last lines" not in caplog.text
-    writer = MetricsWriter(tmp_path)
+    writer = MetricsWriter(tmp_path, 0)
     writer._file.close()
     writer._file = SmallDisk()
     writer.write(4, "train", {"loss": 0.5})
@@ -125,7 +125,7 @@ def test_resume_cuts_back_to_the_restored_step_and_appends(restored, kept, tmp_p
 
 
 @pytest.mark.parametrize("torn", ['{"step": 300, "ki', '{"step": 150, "kind": "train"}', "\0\0\0"])
-@pytest.mark.parametrize("restored", [None, 200])
+@pytest.mark.parametrize("restored", [200, 250])
 def test_a_last_line_without_newline_is_dropped(tmp_path, torn, restored):
     write(tmp_path, [100, 200])
     with (tmp_path / "metrics.jsonl").open("a") as file:
@@ -196,7 +196,7 @@ def test_tensorboard_shows_kind_and_name_and_hides_purged_steps(tmp_path):
     assert shown[1][2] == pytest.approx(0.05)
     # TensorBoard drops earlier events with a step of at least a START's.
     starts = [event.step for event in events if event.HasField("session_log")]
-    assert starts == [201]
+    assert starts == [1, 201]
 
 
 def test_starts_within_one_second_keep_each_others_events(tmp_path):
@@ -254,7 +254,7 @@ def test_progress_on_a_terminal_is_a_bar_with_log_lines_above_it(monkeypatch, ca
 
 
 def test_a_file_that_is_removed_begins_again_and_a_moved_folder_keeps_its_own(tmp_path, caplog):
-    writer = MetricsWriter(tmp_path / "run")
+    writer = MetricsWriter(tmp_path / "run", 0)
     writer.write(1, "train", {"x": 1.0})
     (tmp_path / "run" / "metrics.jsonl").unlink()
     writer.write(2, "train", {"x": 1.0})

@@ -132,11 +132,8 @@ def _align_alone(pairs: TextPairs, right: Sequence[Links] | None) -> None:
     for links in found:
         print(" ".join(f"{i}-{j}" for i, j in links))
     if right is not None:
-        log.info("alignment error rate: %.3f", link_scores(*map(_sets, (found, right))).error_rate)
-
-
-def _sets(links: Sequence[Links]) -> list[set[tuple[int, int]]]:
-    return [set(of_pair) for of_pair in links]
+        both = (list(map(set, links)) for links in (found, right))
+        log.info("alignment error rate: %.3f", link_scores(*both).error_rate)
 
 
 def _number(layer: int | None, layers: int, watched: int) -> int:

@@ -121,7 +121,7 @@ def evaluate(
     parts = _parts_of(loaded.config, text)
     _look_at_lines(parts or [text], loaded.config)
     processes.first_does(lambda: _make_folder(run.evaluations))
-    translator = loaded.line_translator(folder=_folder_of(loaded, src))
+    translator = loaded.line_translator(folder=Path(src).parent if src else loaded.config.data.path)
     log.info("translating %d lines of %s", len(text.pairs), text.name)
     hypotheses = [best.text for best, *_ in translator.shared(_lines_of(text, loaded))]
     translator.warn_of_cut()
@@ -143,11 +143,6 @@ def _look_at_lines(texts: Sequence[_Text], config: Config) -> None:
     looked_at = [text for text in texts if text.split is not None or not config.data.codes]
     for pairs in (pairs for text in looked_at for pairs in text.with_references):
         warn_of_texts(pairs, config)
-
-
-def _folder_of(loaded: LoadedModel, src: str | None) -> str | Path | None:
-    """The folder of the recordings or pictures that lines name: that of --src, or of the split."""
-    return Path(src).parent if src else loaded.config.data.path
 
 
 def _lines_of(text: _Text, loaded: LoadedModel) -> list[str]:

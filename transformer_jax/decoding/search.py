@@ -27,7 +27,7 @@ Rules of the search
 - A sentence's result does not depend on the rest of its batch. A limit of 0 marks an empty row,
   which takes no search step and has no result.
 
-The decoder, the state and how sentences enter rows are in state.py. `beam_search` searches a batch.
+The decoder, the state and how sentences enter rows are in state.py; `advance` takes a search step.
 
 Dimension key
   B batch   K beams   V vocabulary, padded   N n_best   T size, the longest hypothesis there is
@@ -48,21 +48,17 @@ from transformer_jax.decoding.penalties import (
     coverage_penalty,
     covered,
     divisors,
-    empty_coverage,
     penalized,
 )
 from transformer_jax.decoding.state import (
     IMPOSSIBLE,
     SearchResult,
     SearchState,
-    SourceMemory,
     StepFn,
     at_own_slot,
-    empty_search,
     finished_hypotheses,
     gather_slots,
     is_live,
-    start_sentences,
     with_newest,
 )
 from transformer_jax.decoding.top_k import top_k
@@ -98,63 +94,6 @@ class Chosen(NamedTuple):
     parents_BK: Array
     log_probs_BK: Array
     pool: SearchResult
-
-
-def beam_search(
-    step: StepFn,
-    memory: SourceMemory,
-    cache: Cache,
-    max_lengths: Array,
-    *,
-    beam_size: int,
-    size: int,
-    alpha: float | Array,
-    n_best: int = 1,
-    penalty: str = "gnmt",
-    beta: float | Array = 0.0,
-    counted: Array | None = None,
-    exclusions: Exclusions = NOTHING,
-    groups: int = 1,
-    diversity: float | Array = 0.0,
-) -> tuple[SearchResult, Array]:
-    """The `n_best` best hypotheses of each sentence; call it under `jax.jit`.
-
-    Args:
-      step: the decoder; see the head of state.py.
-      memory: the memory of the source sentences, leaves `[batch, ...]`.
-      cache: the cache before the first subword, leaves `[batch, ...]`.
-      max_lengths: each sentence's limit in subwords, EOS included, int32 `[batch]`. 0 = an empty
-        row; a limit above `size` counts as `size`.
-      beam_size: K >= 1.
-      size: T, the length of the result's arrays.
-      alpha: strength of the length penalty; 0 = the plain sum, below 0 favors short hypotheses.
-      n_best: hypotheses per sentence, at most `beam_size`.
-      penalty: a name in `PENALTIES`.
-      beta: strength of the coverage penalty, at least 0.
-      counted: True at the source positions that the coverage penalty counts `[batch, src_len]`;
-        None: no coverage penalty.
-      exclusions: what no hypothesis contains; EOS cannot be banned.
-      groups: of beams; K and n_best are multiples of it. The result has the n_best / groups best of
-        the first group, then those of the next.
-      diversity: nats, at least 0; see the head of this file.
-
-    Returns:
-      The hypotheses, and how many times `step` was called (int32 scalar).
-
-    Raises:
-      ValueError: an argument is invalid, or a leaf of memory or cache is not `[batch, ...]`.
-    """
-    batch = max_lengths.shape[0]
-    rules = make_rules(size, alpha, penalty, beta)
-    rules = rules._replace(exclusions=exclusions, groups=groups, diversity=diversity)
-    state = empty_search(memory, cache, batch, beam_size=beam_size, size=size, n_best=n_best)
-    if counted is not None:
-        state = state._replace(coverage=empty_coverage(beam_size, counted))
-    state = start_sentences(state, jnp.arange(batch), max_lengths, counted, groups=groups)
-    state = lax.while_loop(
-        lambda state: is_live(state).any(), lambda state: advance(step, rules, state), state
-    )
-    return state.pool, state.steps
 
 
 def make_rules(

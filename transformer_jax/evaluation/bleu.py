@@ -24,7 +24,6 @@ hypotheses and references that are lowercased, then normalized by Moses' normali
 then tokenized by tokenizer.perl.
 """
 
-import json
 import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -57,7 +56,7 @@ def tokens_of_language(language: str) -> str:
 
 
 class Scores(NamedTuple):
-    """Corpus scores of one translated set; `to_json` converts them for a file."""
+    """Corpus scores of one translated set; `as_dict` converts them for a file."""
 
     direction: str  # "en→de"
     sentences: int
@@ -159,11 +158,6 @@ def format_scores(scores: Scores) -> str:
         for name, value, signature in (*rows, *errors)
         if value is not None
     )
-
-
-def to_json(scores: Scores) -> str:
-    """The scores as one JSON object, keys as in `Scores`."""
-    return json.dumps(as_dict(scores), ensure_ascii=False, indent=2)
 
 
 def as_dict(scores: Scores) -> dict[str, Any]:

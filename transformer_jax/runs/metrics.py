@@ -34,7 +34,7 @@ class MetricsWriter:
     If the disk is full, it warns once, keeps the lines in memory and writes them with a later line.
     """
 
-    def __init__(self, workdir: str | os.PathLike[str], purge_after_step: int | None = None):
+    def __init__(self, workdir: str | os.PathLike[str], purge_after_step: int):
         """Opens both; only one process of a run does this.
 
         A last line without a newline, which a killed run leaves, is always removed.
@@ -42,7 +42,7 @@ class MetricsWriter:
         Args:
           workdir: the run's folder; it is created if it does not exist.
           purge_after_step: the restored step of a continued run. Metrics of later steps are removed
-            from both, since the run takes those steps again. None: no complete line is removed.
+            from both, since the run takes those steps again. 0 for a new run.
 
         Raises:
           RunError: a line of `metrics.jsonl` is not metrics.
@@ -55,8 +55,7 @@ class MetricsWriter:
         self._file = path.open("ab", buffering=0)
         self._unwritten = b""
         self._events = _Events(workdir / "tensorboard")
-        if purge_after_step is not None:
-            self._events.hide_from(purge_after_step + 1)
+        self._events.hide_from(purge_after_step + 1)
 
     def write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
         """Appends one line and its events.
@@ -313,15 +312,11 @@ def _to_json(value: float) -> float | str:
     return next(word for word, number in NON_FINITE.items() if str(number) == str(value))
 
 
-def _cut_back(path: Path, last_step: int | None) -> None:
+def _cut_back(path: Path, last_step: int) -> None:
     """Atomically removes an unfinished last line and the lines of steps after `last_step`."""
     if not path.exists():
         return
-    kept = [
-        line
-        for line, record in _whole_lines(path)
-        if last_step is None or record["step"] <= last_step
-    ]
+    kept = [line for line, record in _whole_lines(path) if record["step"] <= last_step]
     write_atomically(path, b"".join(kept))
 
 

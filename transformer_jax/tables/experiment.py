@@ -39,8 +39,7 @@ class Scale(NamedTuple):
     split: str = "test"  # the split that is translated and scored
     # Number of last checkpoints to average, or this number by row; 0: the last one, not averaged.
     average: int | Mapping[str, int] = 0
-    row: Callable[[Overrides], Overrides] = dict  # a row's overrides at this scale
-    own: Mapping[str, Overrides] = MappingProxyType({})  # further ones by row, applied after these
+    own: Mapping[str, Overrides] = MappingProxyType({})  # by row, applied after the row's own
     label: Callable[[str], str] = str  # a row's name in tables and plots of this scale
     # Rows of the table, which may be rows that only the paper has; empty: the experiment's rows.
     rows: tuple[str, ...] = ()
@@ -51,12 +50,7 @@ class Scale(NamedTuple):
 
     def keys_of(self, row: str, overrides: Overrides) -> dict[str, Any]:
         """What a row with these overrides changes at this scale."""
-        changes = self.row(overrides)
-        if not isinstance(changes, Mapping):
-            raise ConfigError(
-                f"the scale's function row gives {changes!r:.60}; expected a mapping."
-            )
-        return {**changes, **self.own.get(row, {})}
+        return {**overrides, **self.own.get(row, {})}
 
     def seeds_of(self, row: str) -> Seeds:
         """The seeds of a row. Raises ConfigError if they are not numbers."""

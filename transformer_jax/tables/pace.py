@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from transformer_jax.config.checks import LARGEST_INT
 from transformer_jax.config.schema import Config
 from transformer_jax.errors import ConfigError
-from transformer_jax.files import read_json, read_table, write_atomically, write_table
+from transformer_jax.files import read_json, read_table, write_atomically, write_csv
 from transformer_jax.tables.experiment import Job
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def read_paces(path: Path, minutes: float | None) -> dict[str, Pace]:
 def keep_pace(path: Path, pace: Pace) -> None:
     """Adds a row's pace to a pace.csv, or replaces it."""
     others = [one for one in read_table(path, Pace, ranges=RANGES) if one.row != pace.row]
-    write_table(path, Pace, [*others, pace])
+    write_csv(path, Pace._fields, [*others, pace])
 
 
 def with_pace(job: Job, pace: Pace | None) -> Job:

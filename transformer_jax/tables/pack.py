@@ -298,16 +298,13 @@ def unpack(folder: Path, to: Path, jobs: Sequence[Job], output: Output) -> tuple
         extract(tar, to, folder)
     compressed = [*to.rglob("*.xz")]
     with ThreadPoolExecutor() as pool:
-        for path, text in zip(compressed, pool.map(_decompressed, compressed), strict=True):
+        texts = pool.map(lambda path: lzma.decompress(path.read_bytes()), compressed)
+        for path, text in zip(compressed, texts, strict=True):
             path.with_suffix("").write_bytes(text)
             path.unlink()
     for one in plan.paces:
         keep_pace(output.paces, one)
     return plan, _unpacked_jobs(jobs, plan, to)
-
-
-def _decompressed(path: Path) -> bytes:
-    return lzma.decompress(path.read_bytes())
 
 
 def _unpacked_jobs(jobs: Sequence[Job], plan: Plan, folder: Path) -> list[Job]:

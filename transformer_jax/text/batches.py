@@ -13,7 +13,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,9 +22,6 @@ from transformer_jax.text.links import link_bits
 from transformer_jax.text.packing import RowPlan, random_order
 from transformer_jax.text.sources import positions_of
 from transformer_jax.text.vocabulary import EOS, UNK
-
-if TYPE_CHECKING:
-    pass
 
 EPOCH_STREAM = 2  # keeps the epochs' random numbers apart from the plan's
 ENDLESS = 1 << 60  # number of batches that the endless stream reports as its length

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from transformer_jax.runs.metrics import FILE, read_metrics
 
-Scored = tuple[int, float]  # a step and its validation score; higher is better
+# A step and its validation score: BLEU, or minus the loss without train.valid_bleu.
+Scored = tuple[int, float]
 
 
 def past_scores(workdir: Path, step: int) -> list[Scored]:
@@ -18,12 +19,11 @@ def past_scores(workdir: Path, step: int) -> list[Scored]:
     if not (workdir / FILE).exists():
         return []
     records = [one for one in read_metrics(workdir) if one["kind"] == "valid"]
-    return [(one["step"], score_in(one)) for one in records if one["step"] <= step]
-
-
-def score_in(values: dict[str, float]) -> float:
-    """The score in a validation's metrics: BLEU, or minus the loss without train.valid_bleu."""
-    return values.get("bleu", -values.get("nats_per_token", math.inf))
+    return [
+        (one["step"], one.get("bleu", -one.get("nats_per_token", math.inf)))
+        for one in records
+        if one["step"] <= step
+    ]
 
 
 class Patience:
