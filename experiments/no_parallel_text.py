@@ -93,7 +93,8 @@ ROWS |= {
     row + CONTROL: {**going_on(count), "data.train": (*texts("noisy"), *texts(f"words{count}"))}
     for row, count in NAMES.items()
 }
-ROWS[PAIRS] = {**updates(2_000), "data.train": texts("pairs")}
+ALTOGETHER = FIRST["train.steps"] + FURTHER["train.steps"]
+ROWS[PAIRS] = {**updates(ALTOGETHER), "data.train": texts("pairs")}
 
 
 def noisy(line: str, draw: random.Random) -> str:

@@ -163,14 +163,15 @@ def test_what_cannot_be_written_is_an_error_and_not_silence(reason, fix, tmp_pat
         checkpoints.close()
 
 
-@pytest.mark.parametrize("to", ["elsewhere", None])
-def test_a_run_whose_folder_is_moved_or_removed_ends(tmp_path, to):
+@pytest.mark.parametrize(("to", "saved"), [("elsewhere", True), (None, True), (None, False)])
+def test_a_run_whose_folder_is_moved_or_removed_ends(tmp_path, to, saved):
     """Orbax would make a folder of its name, without config and vocabulary."""
     run = tmp_path / "run"
-    run.mkdir()
     checkpoints = Checkpoints(run / "checkpoints", 2, "continue")
-    checkpoints.save(state_at(1), 1, None)
-    checkpoints.check(wait=True)
+    run.mkdir()
+    if saved:
+        checkpoints.save(state_at(1), 1, None)
+        checkpoints.check(wait=True)
     shutil.move(run, tmp_path / to) if to else shutil.rmtree(run)
     with pytest.raises(RunError, match="run was moved or removed while the run trains, so step 2"):
         checkpoints.save(state_at(2), 2, None)

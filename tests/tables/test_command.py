@@ -123,15 +123,16 @@ def test_what_runs_read_is_made_before_they_begin_and_not_to_list_them(call, mon
         call("--seeds=a")
 
 
-def test_sigterm_ends_a_report_as_ctrl_c_does(call, monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_other_signals_end_a_report_as_ctrl_c_does(number, call, monkeypatch):
     monkeypatch.setattr(command, "_run_missing", lambda *_: [])
-    monkeypatch.setattr(command, "_report", lambda *_: signal.raise_signal(signal.SIGTERM))
-    before = signal.signal(signal.SIGTERM, lambda *_: pytest.fail("SIGTERM would end the process"))
+    monkeypatch.setattr(command, "_report", lambda *_: signal.raise_signal(number))
+    before = signal.signal(number, lambda *_: pytest.fail("it would end the process"))
     try:
         with pytest.raises(KeyboardInterrupt):
             call()
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(number, before)
 
 
 def test_a_report_is_of_every_recorded_seed_and_in_the_rows_order(

@@ -1,5 +1,6 @@
 """The `experiment` command: `python -m experiments.NAME`, also where there is no checkout."""
 
+import re
 import runpy
 import sys
 from collections.abc import Sequence
@@ -7,6 +8,8 @@ from pathlib import Path
 
 from transformer_jax.config.files import shipped
 from transformer_jax.errors import ConfigError
+
+IS_COMMAND = re.compile(r'^(if __name__ == "__main__"|main\()', re.MULTILINE)
 
 
 def experiment(name: str = "", arguments: Sequence[str] = ()) -> None:
@@ -27,7 +30,7 @@ def experiment(name: str = "", arguments: Sequence[str] = ()) -> None:
         file = find_module(folder, name or "__main__")
     # A module that the project's experiments share does nothing when it is run.
     is_ours = folder.resolve() == shipped("experiments").resolve()
-    if file and is_ours and '__name__ == "__main__"' not in file.read_text(encoding="utf-8"):
+    if file and is_ours and not IS_COMMAND.search(file.read_text(encoding="utf-8")):
         file = None
     if file is None:
         raise ConfigError(

@@ -312,7 +312,7 @@ class Checkpoints:
         """
         found = inode(self.folder.parent)
         self._run = self._run or found
-        if found != self._run:
+        if found is None or found != self._run:  # a new run had no folder when it began
             raise RunError(
                 f"{self.folder.parent} was moved or removed while the run trains, so step {step} "
                 "is not saved. Call `train` again where its checkpoints are now."

@@ -59,6 +59,7 @@ from transformer_jax.tables.report import (
 from transformer_jax.tables.results import Line, finished, keep, read_results
 from transformer_jax.tables.statistics import Counted, check_metrics
 from transformer_jax.tables.texts import check_texts
+from transformer_jax.training.stopping import asking
 from transformer_jax.use.command_line import Flag, parse_experiment, run_main
 from transformer_jax.use.environment import check_devices
 
@@ -149,7 +150,7 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
         make_folder("--out", output.folder)
         make_folder("--runs", runs)
         # All jobs: those that an earlier call finished belong to results.tgz too.
-        with _stopped_by_sigterm(), results_kept(output.folder, jobs, plan):
+        with _stopped_by_signals(), results_kept(output.folder, jobs, plan):
             failed = _run_missing(missing, experiment, output, values) if is_to_run else []
             _report(experiment, values, output, runs)
         if failed:
@@ -305,13 +306,14 @@ def _numbers(text: str | None) -> tuple[int, ...]:
 
 
 @contextlib.contextmanager
-def _stopped_by_sigterm() -> Iterator[None]:
-    """SIGTERM, like Ctrl-C, stops runs too; they leave checkpoints, and results are kept."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+def _stopped_by_signals() -> Iterator[None]:
+    """What asks a run to stop, like Ctrl-C, stops all; they leave checkpoints, results are kept."""
+    before = {number: signal.signal(number, signal.default_int_handler) for number in asking()}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _run_missing(
