@@ -192,7 +192,8 @@ def draw_attention(asked: Asked) -> list[Part]:
 def sentence_of(run: Any, split: str) -> str:
     """A sentence of the built-in corpus for a run on it; else the first of the run's own split."""
     data = run.config.data
-    if data.source == "grammar" and not data.directions and run.loaded.model.sources == 1:
+    is_built_in = data.source == "grammar" and data.sources == ("en",) and not data.directions
+    if is_built_in and run.loaded.model.sources == 1:
         return SENTENCE
     pairs = pairs_of_split(run.config, split, RunFolder(run.loaded.folders[0]))
     first = next((pair.src for pair in pairs if pair.src.strip()), "")

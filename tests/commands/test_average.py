@@ -97,6 +97,16 @@ def test_where_a_run_was_stopped_is_none_of_the_last_unless_too_few_are_left(mon
     assert module._last_steps(None, 3, train) == [20, 33, 45]
 
 
+def test_checkpoints_with_a_gap_between_them_are_said(run, monkeypatch, caplog):
+    """After train.keep_last was raised the folder still holds the best of before."""
+    average(str(run.path), 3)
+    assert "not evenly spaced" not in caplog.text
+    monkeypatch.setattr(module, "_last_steps", lambda *_: [20, 35, 40])
+    monkeypatch.setattr(module, "_mean", lambda run, steps, like: params_of(run, 40))
+    average(str(run.path), 3)
+    assert "not evenly spaced" in caplog.text
+
+
 def deleting(run: RunFolder, times: int, monkeypatch) -> None:
     """As if `train` wrote a checkpoint and deleted the oldest one, before each of some reads."""
     left = list(range(times))

@@ -89,6 +89,25 @@ def test_a_split_in_one_direction_has_its_parts(run):
     ]
 
 
+def test_lines_are_judged_by_the_tokens_of_their_own_language(run):
+    loaded = transformer_jax.load(run, method="mbr").loaded
+    config = with_values(loaded.config, {"data.directions": ("en-de", "en-zh")})
+    loaded = loaded._replace(config=config)
+    assert loaded.line_translator(text="test:en-de").tokens == "13a"
+    assert loaded.line_translator().tokens == "char"
+
+
+def test_text_without_the_code_that_search_adds_is_said(run, tmp_path, caplog):
+    values = {"vocabulary.path": str(run / "vocabulary.model"), "decode.to": "de"}
+    for text in ("train@de", "train"):
+        assert "training text does not" not in caplog.text
+        config = with_values(runs.tiny_config(), {**values, "data.train": (text,)})
+        load_data(config, RunFolder(str(tmp_path)))
+    assert "decode.to: search begins source lines with >>de<<, and training text does not" in (
+        caplog.text
+    )
+
+
 @pytest.mark.slow("compiles searches of several directions")
 def test_evaluate_scores_each_direction_and_all(run, capsys):
     assert runs.command("evaluate", f"--workdir={run}", "--beam_size=1") == 0

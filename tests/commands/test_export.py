@@ -375,7 +375,7 @@ def test_the_card_has_the_scores_of_its_checkpoint_alone(tmp_path):
 
 
 CALLS = {"ctranslate2": "translate_batch(", "huggingface": "generate(", "stablehlo": "search.py "}
-OURS = {"method": "mbr", "groups": 2, "coverage_penalty": 0.2}
+OURS = {"method": "mbr", "groups": 2, "coverage_penalty": 0.2, "weights": "bfloat16"}
 OTHER = "; it divides by length^alpha, ours by GNMT's penalty: at alpha 0 both are the same"
 
 
@@ -385,6 +385,11 @@ OTHER = "; it divides by length^alpha, ours by GNMT's penalty: at alpha 0 both a
         ("ctranslate2", {"length_penalty": 0.5}, f"beam_size=3, length_penalty=0.5){OTHER}"),
         ("ctranslate2", {"length_penalty": 0.0}, "beam_size=3, length_penalty=0)"),
         ("ctranslate2", {"penalty": "power"}, "beam_size=3, length_penalty=0.6)"),
+        (
+            "huggingface",
+            {"to": "de"},
+            f"{OTHER}; begin every line with >>de<<, as decode.to does here",
+        ),
         ("huggingface", {}, f"generate(...) with the folder's generation_config.json{OTHER}"),
         (
             "ctranslate2",

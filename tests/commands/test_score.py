@@ -132,6 +132,19 @@ def test_sides_that_are_likelier_the_other_way_round_are_named(given, swapped, i
     assert ("are the sides swapped?" in caplog.text) == is_said
 
 
+def test_a_line_that_is_cut_is_counted_once(monkeypatch, tmp_path, caplog):
+    src, *others = (
+        runs.write_lines(tmp_path / name, [line, "Ein Hund."])
+        for name, line in (("a", "A dog. " * 9), ("b", "Hund."), ("c", "Katze."))
+    )
+    flags = f"--workdir={runs.trained_run()}", f"--src={src}", f"--tgt={others[0]}"
+    monkeypatch.setattr(command, "UNLIKELY", 0.0)
+    for more in ([], [f"--contrastive={others[1]}"]):
+        caplog.clear()
+        assert runs.command("score", *flags, *more, "--config.decode.max_length=9") == 0
+        assert "1 lines have more than decode.max_length=9" in caplog.text
+
+
 def test_unlikely_translations_are_tried_the_other_way_round(monkeypatch):
     tried = []
     monkeypatch.setattr(command, "_warn_of_swapped_sides", lambda _, pairs: tried.append(pairs))

@@ -139,6 +139,7 @@ model.combination=parallel | model.combination='parallel' changes nothing
 TWO AGREEING | train.agreement_weight=0.0 do not go together
 AGREEING train.patience=3 | weight=0.0 and train.patience=3 do not go together
 TWO LINKED | data.src='en,fr' and data.alignments=True do not go together | Leave one
+FILES data.src=wavs data.src_kind=speech model.features=320 data.masked_bands=1 | =1 hides nothing
 FILES data.src=wavs data.src_kind=speech model.features=320 data.masked_bands=81
     data.masked_bands=81 is above data.mel_bands=80
 # The learning rate, and names.

@@ -193,6 +193,14 @@ def test_leave_one_out_is_the_sentence_without_the_subword(encoder):
         np.testing.assert_allclose(cross_LM[:L, key], np.maximum(0, want), atol=2e-5)
 
 
+def test_the_only_subword_that_is_seen_is_not_left_out():
+    """Attention over nothing would be attention over all padding."""
+    model = tiny_model(source_eos=False)
+    source = packed_sentences([np.array([5, EOS], np.int32)], 1, M + 1)
+    found = explained(model, random_params(model), pair()._replace(source=source), "leave_one_out")
+    assert not found["cross"].any()
+
+
 def test_what_is_left_out_of_a_prefix_moves_nothing():
     """With positions: a hidden subword that has no weight in any layer changes nothing."""
     model = tiny_model(num_layers=1, encoder="prefix", num_heads=1, d_k=6, d_v=6)

@@ -215,20 +215,22 @@ def test_a_given_sentence_has_to_fit_the_run(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("source", "directions", "sources", "built_in"),
+    ("source", "directions", "src", "sources", "built_in"),
     [
-        ("grammar", (), 1, True),
-        ("grammar", ("en-de",), 1, False),
-        ("grammar", (), 2, False),
-        ("files", (), 1, False),
+        ("grammar", (), "en", 1, True),
+        ("grammar", (), "de", 1, False),
+        ("grammar", ("en-de",), "en", 1, False),
+        ("grammar", (), "en", 2, False),
+        ("files", (), "en", 1, False),
     ],
 )
 def test_without_a_sentence_a_run_gets_one_that_fits(
-    monkeypatch, source, directions, sources, built_in
+    monkeypatch, source, directions, src, sources, built_in
 ):
     pairs = [SimpleNamespace(src=line) for line in (" ", ">>de<< A dog.")]
     monkeypatch.setattr(figures, "pairs_of_split", lambda *_: pairs)
     data = SimpleNamespace(source=source, directions=directions, src_kind="text", path="text")
+    data.sources = (src,)
     config = SimpleNamespace(data=data)
     loaded = SimpleNamespace(model=SimpleNamespace(sources=sources), folders=["run"])
     found = figures.sentence_of(SimpleNamespace(config=config, loaded=loaded), "test")

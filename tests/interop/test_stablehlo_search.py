@@ -61,11 +61,17 @@ def test_a_line_without_a_target_language_is_refused_if_the_run_refuses_it():
     model.ids = {">>de<<": 4, ">>bt<<": 5}
     model.normalize = str
     model.source = SimpleNamespace(encode=lambda text, out_type: text.split())
-    assert model.subwords(">>bt<< >>de<< a dog") == [">>bt<<", ">>de<<", "a", "dog"]
-    assert model.subwords("  ") == []
+    assert model.subwords("  ") == model.subwords(">>de<< ") == []
     for line in ("a dog", ">>bt<< a dog"):
         with pytest.raises(ValueError, match="begin it with its target language: >>de<<, >>en<<"):
             model.subwords(line)
+    model.ids[">>en<<"] = 6
+    model.signature["unknown_codes"] = False
+    assert model.subwords(">>bt<< >>de<< a") == [">>de<<", ">>bt<<", "a"]  # as in training
+    with pytest.raises(ValueError, match="several targets: >>de<<, >>en<<"):
+        model.subwords(">>de<< >>en<< a dog")
+    with pytest.raises(ValueError, match="the code >>fr<<, which this model does not know"):
+        model.subwords(">>de<< >>fr<< a dog")
     model.signature["to"] = ">>de<<"
     assert model.subwords(">>bt<< a dog") == [">>de<<", ">>bt<<", "a", "dog"]
 

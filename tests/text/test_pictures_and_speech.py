@@ -114,11 +114,14 @@ def test_a_frame_is_the_log_of_the_power_in_each_band():
             assert got[frame, band] == pytest.approx(np.log(total), abs=1e-4)
 
 
-def test_bands_share_each_frequency_and_silence_is_not_minus_infinity():
+def test_bands_share_each_frequency_and_silence_is_not_minus_infinity(caplog):
     filters = mel_filters(16_000, 512, 10)
     peaks = filters.argmax(0)
     inner = filters[peaks[0] : peaks[-1]]
     np.testing.assert_allclose(inner.sum(1), 1, atol=1e-12)
+    assert not caplog.text
+    mel_filters(8_000, 256, 128)
+    assert "6 of 128 mel bands are narrower" in caplog.text
     assert np.isfinite(log_mel(np.zeros(10, np.float32), RATE, 5)).all()
     assert log_mel(np.zeros(1, np.float32), RATE, 5).shape == (1, 5)
 

@@ -1,5 +1,6 @@
 """The `average` command: the mean of a run's last checkpoints."""
 
+import itertools
 import logging
 import time
 from pathlib import Path
@@ -53,6 +54,9 @@ def average(workdir: str, last: int = 5) -> Path:
             ) from None
     folder = save_average(run, f"{steps[-1]}-last{last}", mean)
     log.info("averaged checkpoints %s into %s", ", ".join(map(str, steps)), folder)
+    regular = [step for step in steps if step % config.train.checkpoint_every == 0]
+    if len({after - before for before, after in itertools.pairwise(regular)}) > 1:
+        log.warning("these checkpoints are not evenly spaced: the first may be the best of before")
     return folder
 
 

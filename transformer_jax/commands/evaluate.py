@@ -121,17 +121,17 @@ def evaluate(
     parts = _parts_of(loaded.config, text)
     _look_at_lines(parts or [text], loaded.config)
     processes.first_does(lambda: _make_folder(run.evaluations))
-    translator = loaded.line_translator(folder=Path(src).parent if src else loaded.config.data.path)
+    named = Path(src).parent if src else loaded.config.data.path  # where files are that lines name
+    translator = loaded.line_translator(folder=named, text=text.split or "")
     log.info("translating %d lines of %s", len(text.pairs), text.name)
     hypotheses = [best.text for best, *_ in translator.shared(_lines_of(text, loaded))]
     translator.warn_of_cut()
     keep = _Keeper(loaded, translator, folders)
     found = dict[str, Evaluation]()
-    first = 0
+    rest = iter(hypotheses)
     for part in parts:
-        end = first + len(part.pairs)
-        found[part.name] = keep(part, hypotheses[first:end], is_one_of_many=True)
-        first = end
+        own = list(itertools.islice(rest, len(part.pairs)))
+        found[part.name] = keep(part, own, is_one_of_many=True)
     whole = keep(text, hypotheses, is_one_of_many=bool(parts))
     if processes.is_first():
         _print_examples(text.pairs, hypotheses, examples)

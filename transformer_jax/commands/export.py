@@ -12,7 +12,7 @@ import numpy as np
 from transformer_jax import __version__
 from transformer_jax.api import Run
 from transformer_jax.config.changes import with_values
-from transformer_jax.config.data import DataConfig
+from transformer_jax.config.data import DataConfig, code
 from transformer_jax.config.decode import DecodeConfig
 from transformer_jax.config.schema import Config
 from transformer_jax.decoding.lines import banned_ids
@@ -77,6 +77,7 @@ def export(
     vocabulary = load_vocabulary(run.vocabulary_file)
     made = make_model(config.model, vocabulary.sizes)
     check_one_by_one(made, "export")
+    _check_sources(made.sources, config.data)
     params, name = load_params(run, checkpoint, abstract_params(made))
     params = jax.tree.map(np.asarray, params)
     banned = banned_ids(config.decode, vocabulary)
@@ -95,6 +96,17 @@ def export(
         raise UserError(f"--output={output} cannot be written: {error.strerror}.") from None
     log.info("%s: checkpoint %s of %s", folder, name, run.path)
     log.info("%s", _search(config.decode, format))
+
+
+def _check_sources(sources: int, data: DataConfig) -> None:
+    """Raises UserError if the run does not read text of one sentence."""
+    if sources != 1 or data.src_kind != "text" or data.context:
+        sentences = sources and max(sources, 1 + data.context)
+        reads = f"{sentences} source sentences" if data.src_kind == "text" else data.src_kind
+        raise UserError(
+            f"The run reads {reads}, and the search that an export has takes lines of one "
+            "sentence. Use this run here."
+        )
 
 
 def _check_format(format: str, quantization: str | None, gold: str | None) -> None:
@@ -174,12 +186,16 @@ def _facts(run: RunFolder, data: DataConfig, checkpoint: str) -> dict[str, str]:
 
 def _search(decode: DecodeConfig, format: str) -> str:
     """Which search of the engine is that of the run's settings, or nearest to it."""
-    others = {"method": "beam", "groups": 1, "coverage_penalty": 0.0}  # what every engine has
+    others: dict[str, Any] = {"method": "beam", "groups": 1, "coverage_penalty": 0.0}
+    others |= {"dtype": None, "weights": None}  # what every engine has
     given = {name: getattr(decode, name) for name in others}
     own = [f"decode.{name}={value!r}" for name, value in given.items() if value != others[name]]
+    call = _call(decode, format)
+    if decode.to is not None and format != "stablehlo":  # whose folder adds the code
+        call += f"; begin every line with {code(decode.to)}, as decode.to does here"
     if not own:
-        return f"the same search there: {_call(decode, format)}"
-    return f"{' and '.join(own)}: ours alone; the nearest search there: {_call(decode, format)}"
+        return f"the same search there: {call}"
+    return f"{' and '.join(own)}: ours alone; the nearest search there: {call}"
 
 
 def _call(decode: DecodeConfig, format: str) -> str:

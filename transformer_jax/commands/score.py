@@ -1,5 +1,6 @@
 """The `score` command: scores of given translations."""
 
+import copy
 import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -71,13 +72,13 @@ def score(
     context = loaded.config.data.context
     found = _scores(lines, pairs, context)
     if others:
-        of_others = [_scores(lines, other, context) for other in others]
+        of_others = [_scores(lines, other, context, is_again=True) for other in others]
         _print_accuracy([pairs, *others], [found, *of_others])
     else:
         nats = _print_scores(found, pairs, lines.longest)
         is_text = loaded.config.data.src_kind == "text" and not lines.vocabulary.codes
         if nats > UNLIKELY and is_text and loaded.translator.model.sources == 1:
-            _warn_of_swapped_sides(lines, pairs)
+            _warn_of_swapped_sides(copy.copy(lines), pairs)  # what it cuts is counted already
     lines.warn_of_cut()
 
 
@@ -136,9 +137,15 @@ def _warn_of_swapped_sides(lines: LineTranslator, pairs: Sequence[Pair]) -> None
         log.warning("the sources are likelier as translations of --tgt: are the sides swapped?")
 
 
-def _scores(lines: LineTranslator, pairs: Sequence[Pair], context: int) -> Iterator[Forced]:
-    """The score of each pair, in order; a sentence gets those before it (data.context)."""
+def _scores(
+    lines: LineTranslator, pairs: Sequence[Pair], context: int, is_again: bool = False
+) -> Iterator[Forced]:
+    """The score of each pair, in order; a sentence gets those before it (data.context).
+
+    With `is_again`, cut sources are not counted: they were, with other targets.
+    """
     add_context = InContext(context, lines.vocabulary.codes)
     for start in range(0, len(pairs), LINES):
         part = [pairs[i] for i in range(start, min(start + LINES, len(pairs)))]
-        yield from lines.score([add_context(src) for src, _ in part], [tgt for _, tgt in part])
+        targets = [tgt for _, tgt in part]
+        yield from lines.score([add_context(src) for src, _ in part], targets, is_again)

@@ -228,6 +228,9 @@ def _sources(config: Config) -> Iterator[str]:
                 f"numbers (data.src_kind={data.src_kind!r}; 0: subwords). Set "
                 f"model.features={features}."
             )
+    for name in ("masked_bands", "masked_frames"):
+        if getattr(data, name) == 1:
+            yield f"data.{name}=1 hides nothing: ranges have up to one less. Set 0, or 2 or more."
     if data.masked_bands > data.mel_bands:
         yield (
             f"data.masked_bands={data.masked_bands} is above data.mel_bands={data.mel_bands}: a "

@@ -138,12 +138,18 @@ class LineTranslator:
             results[first::count] = [[Translation(*found) for found in line] for line in part]
         return results
 
-    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Forced]:
+    def score(
+        self, sources: Sequence[str], targets: Sequence[str], is_again: bool = False
+    ) -> list[Forced]:
         """The score of each given translation: what search would report for its subwords.
 
         A blank source has only a blank translation, with score 0; any other has the score -inf.
+        With `is_again`, sources that are cut are not counted.
         """
+        counted = self.cut
         src_ids = self.encode(sources)
+        if is_again:
+            self.cut = counted
         tgt_ids = self.encode(targets, is_target=True)
         filled = [i for i, ids in enumerate(src_ids) if len(ids)]
         given = [tgt_ids[i] if len(tgt_ids[i]) else END for i in filled]

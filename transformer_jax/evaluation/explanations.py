@@ -25,7 +25,7 @@ from jax import Array
 from transformer_jax.errors import ConfigError
 from transformer_jax.model.attention.traces import Pairs, Traced, problems, terms, traced
 from transformer_jax.model.encoder_decoder import EncoderDecoder
-from transformer_jax.model.interfaces import Params, is_prefix
+from transformer_jax.model.interfaces import Params, is_prefix, visible_place
 
 SMALLEST = 1e-9  # a sum of contributions that is divided by
 WIDTH = 10**6  # of an edge of weight 1, since flows are counted in whole numbers
@@ -202,7 +202,8 @@ def gradient(model: EncoderDecoder, params: Params, pair: Pairs) -> Array:
 def leave_one_out(model: EncoderDecoder, params: Params, pair: Pairs) -> Array:
     """How much less likely each label is, in nats, if a source subword is hidden; at least 0.
 
-    Nothing of the target is hidden. The subword's place stays empty, as padding is.
+    Nothing of the target is hidden. The subword's place stays empty, as padding is; of the only
+    subword that can be seen (model.source_eos=False) it is 0, since nothing would be left.
 
     Source: Zeiler and Fergus 2014; for translation, Li, Monroe and Jurafsky 2016.
     """
@@ -216,7 +217,8 @@ def leave_one_out(model: EncoderDecoder, params: Params, pair: Pairs) -> Array:
             is_real_B = pair.source.segments[:, position] != 0
             behind_BL = pair.target.positions + is_real_B[:, None]
             own = own._replace(target=pair.target._replace(positions=behind_BL))
-        return log_probs(model, {"params": params}, own)
+        is_left_B1 = visible_place(model.config, own.source).segments.any(1, keepdims=True)
+        return jnp.where(is_left_B1, log_probs(model, {"params": params}, own), whole_BL)
 
     losses_MBL = jnp.maximum(0, whole_BL - jax.lax.map(without, jnp.arange(first)))
     pads = (0, 0), (first, 0), (0, pair.labels_BL.shape[1])

@@ -202,7 +202,8 @@ def _card(model: Exported, about: Mapping[str, str]) -> str:
         notes.append("Normalize punctuation before the tokenizer: `tokenizer.normalize(line)`.")
     src, tgt = data.between()
     languages = dict.fromkeys(f"{src}+{tgt}".split("+"))
-    first = f"{code(data.targets[0])} " if data.targets else ""
+    to = decode.to or next(iter(data.targets), None)
+    first = f"{code(to)} " if to else ""
     if data.targets and len(data.codes) > len(data.targets):
         notes.append("MarianTokenizer reads one code: of a line with a tag too, the tag is text.")
     facts = {"languages": f"{src} to {tgt}", **about}

@@ -53,7 +53,7 @@ def write_stablehlo(model: Exported, folder: Path) -> None:
     except ImportError:
         raise UserError("StableHLO needs flatbuffers: pip install flatbuffers.") from None
     plain = dataclasses.replace(model.config.model, attention_kernel="plain")
-    decode, data = model.config.decode, model.config.data
+    decode = model.config.decode
     whole = make_model(plain, model.vocabulary.sizes)
     made = whole.for_search(None, watch=False, wait_k=decode.wait_k)
     size = decode.max_length + decode.max_extra_length
@@ -65,13 +65,6 @@ def write_stablehlo(model: Exported, folder: Path) -> None:
     )
     paths = jax.tree_util.tree_leaves_with_path(model.params)
     names = ["/".join(key.key for key in path) for path, _ in paths]
-    if made.sources != 1 or data.src_kind != "text" or data.context:
-        sentences = made.sources and max(made.sources, 1 + data.context)
-        reads = f"{sentences} source sentences" if data.src_kind == "text" else data.src_kind
-        raise UserError(
-            f"The run reads {reads}, and the search that an export has takes lines of one "
-            "sentence. Use this run here."
-        )
     folder.mkdir(parents=True, exist_ok=True)
     np.savez(folder / "weights.npz", **{name: x for name, (_, x) in zip(names, paths, strict=True)})
     signature: dict[str, Any] = {

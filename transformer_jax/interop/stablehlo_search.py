@@ -68,6 +68,12 @@ class ExportedModel:
             if unknown:
                 break
         targets = self.signature.get("targets", [])  # a folder of an older version has none
+        other = LANGUAGE.match(line) if self.signature["language_codes"] else None
+        if other and not self.signature.get("unknown_codes", True):
+            raise ValueError(f"it has the code {other[1]}, which this model does not know.")
+        if len(into := {*codes} & {*targets}) > 1:
+            raise ValueError(f"it names several targets: {', '.join(sorted(into))}.")
+        codes.sort(key=lambda one: one not in targets)  # the target's first, as in training
         to = self.signature.get("to")
         if (targets or to) and line.strip() and not {*codes} & {*(targets or codes)}:
             if to:
@@ -75,7 +81,7 @@ class ExportedModel:
             raise ValueError(f"begin it with its target language: {', '.join(targets)}.")
         text = self.normalize(line).replace(SPACE, " ")
         pieces: list[str] = self.source.encode(text, out_type=str)
-        return [*codes, *pieces] if text.strip() else []
+        return [*codes, *pieces] if pieces else []
 
     def ids_of(self, piece: str) -> list[int]:
         """The id of a piece. Several unknown words are one piece, and unknown each."""

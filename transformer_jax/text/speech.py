@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,8 @@ import numpy as np
 from transformer_jax.config.data import DataConfig
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.text.batches import Packed
+
+log = logging.getLogger(__name__)
 
 WINDOW, STEP = 0.025, 0.010  # seconds
 LEAST_POWER = 1e-10  # where nothing is heard
@@ -107,7 +110,16 @@ def mel_filters(rate: int, size: int, bands: int) -> np.ndarray:
     frequencies = np.arange(size // 2 + 1)[:, None] * rate / size
     low, peak, high = corners[:-2], corners[1:-1], corners[2:]
     rising, falling = (frequencies - low) / (peak - low), (high - frequencies) / (high - peak)
-    return np.maximum(0, np.minimum(rising, falling))
+    filters = np.maximum(0, np.minimum(rising, falling))
+    if empty := int((filters.max(0) == 0).sum()):
+        log.warning(
+            "%d of %d mel bands are narrower than what a window tells apart at %d samples a "
+            "second, so they are always 0: lower data.mel_bands",
+            empty,
+            bands,
+            rate,
+        )
+    return filters
 
 
 def normalized(frames: np.ndarray) -> np.ndarray:

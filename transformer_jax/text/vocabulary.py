@@ -112,10 +112,8 @@ class Vocabulary:
         codes, rests = zip(*map(self._split, lines), strict=True) if lines else ((), ())
         texts = [self._cleaned(rest) for rest in rests]
         return [
-            np.array([*code, *ids], np.int32) if code and text else ids
-            for code, text, ids in zip(
-                codes, texts, self._ids_of_texts(texts, dropout), strict=True
-            )
+            np.array([*code, *ids], np.int32) if code and len(ids) else ids
+            for code, ids in zip(codes, self._ids_of_texts(texts, dropout), strict=True)
         ]
 
     @functools.cached_property

@@ -173,6 +173,7 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
     text_checks.warn_of_equal_targets(corpus, config.train.objective == BACK_TRANSLATION)
     if config.decode.to is not None:
         vocabulary.check_codes([code(config.decode.to)])
+        text_checks.warn_of_missing_codes(pairs, code(config.decode.to), vocabulary)
     text_checks.warn_of_lost_characters(valid_pairs, vocabulary)
     segmentations = _segmentations(config, vocabulary)
     train = _encode(config, pairs, vocabulary, fingerprint, segmentations)

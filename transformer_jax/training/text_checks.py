@@ -16,7 +16,7 @@ from transformer_jax.text.corpora import Corpus
 from transformer_jax.text.encoded import EncodedPairs
 from transformer_jax.text.folder_corpus import FolderCorpus, Pair
 from transformer_jax.text.mixture import MixedCorpus, plain_corpora
-from transformer_jax.text.vocabulary import Vocabulary
+from transformer_jax.text.vocabulary import Vocabulary, split_codes
 
 log = logging.getLogger(__name__)
 REFERENCES = 1_000  # validation references that are looked at
@@ -50,6 +50,21 @@ def warn_of_lost_characters(pairs: Sequence[Pair], vocabulary: Vocabulary) -> No
             "model can never write them; one with vocabulary.normalization=identity keeps them",
             lost,
             len(references),
+        )
+
+
+def warn_of_missing_codes(pairs: Sequence[Pair], to: str, vocabulary: Vocabulary) -> None:
+    """Logs a warning if search begins lines with a code, by decode.to, and training text has none.
+
+    Training reads its text as it is: only data.directions and tags add codes.
+    """
+    lines = [pair.src for pair in itertools.islice(pairs, TARGET_LINES)]
+    if not any(split_codes(line, vocabulary.codes)[0] for line in lines):
+        log.warning(
+            "decode.to: search begins source lines with %s, and training text does not. Name it as "
+            "a tag too, such as data.train=STEM@%s and data.valid=STEM@%s, or leave decode.to out",
+            to,
+            *[to.strip("<>")] * 2,
         )
 
 

@@ -90,13 +90,14 @@ class LoadedModel(NamedTuple):
         return self
 
     def line_translator(
-        self, n_best: int | None = None, folder: str | Path | None = None
+        self, n_best: int | None = None, folder: str | Path | None = None, text: str = ""
     ) -> LineTranslator:
         """A new translator of text lines, whose count of cut lines is zero.
 
         Args:
           n_best: hypotheses per sentence; None: as loaded.
           folder: of the recordings or pictures that lines name (data.src_kind); None: any.
+          text: the split or text that the lines are from; "": any.
         """
         translator = self.translator
         if n_best is not None:
@@ -109,7 +110,7 @@ class LoadedModel(NamedTuple):
         if decode.method == "mbr":
             from transformer_jax.evaluation.bleu import tokens_of_language  # takes long to import
 
-            tokens = tokens_of_language(data.between(to=decode.to)[1])
+            tokens = tokens_of_language(data.between(text, decode.to)[1])
         return LineTranslator(self.vocabulary, translator, data.targets, read, tokens)
 
 
