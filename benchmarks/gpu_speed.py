@@ -221,7 +221,8 @@ def search_table(results: Results) -> str:
         if not turns:
             rows.append([name, "", results[task][0]["error"], *[""] * len(SEARCH)])
         for mode in ("beam", "greedy") if turns else ():
-            memory = shown(middle(turns, "peak_gib"), "{:.1f}")
+            of_both = shown(middle(turns, "peak_gib"), "{:.1f}")
+            memory = of_both if mode == "beam" else ""  # which takes more
             rows.append([name, mode, *cells([turn[mode] for turn in turns], SEARCH), memory])
     head = ["engine, subwords or rows a batch", "search", *SEARCH, "peak GiB"]
     return markdown(head, rows)

@@ -418,6 +418,9 @@ def test_a_run_sees_its_share_of_the_devices_and_is_interrupted_not_killed(tmp_p
     bound.assert_called_once_with(process.pid, {1})
     interrupt = mock.call.send_signal(signal.SIGINT)
     assert process.mock_calls == [mock.call.poll(), interrupt, mock.call.wait()]
+    process.poll.return_value = process.returncode = 3
+    ended = run_commands(job, commands=lambda job: [["a.module", "x"]])
+    assert ended == "`a.module` ended with 3: it printed nothing"
 
 
 @pytest.mark.slow("starts submitit's processes")

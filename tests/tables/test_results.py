@@ -12,6 +12,7 @@ from experiments import table3_ablations
 from tests.fixtures.cases import refused
 from tests.tables.test_statistics import LINES, line
 from transformer_jax.config.files import load_config, split_overrides
+from transformer_jax.config.schema import MeshConfig
 from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.files import write_atomically
 from transformer_jax.runs.evaluations import evaluation_path, write_evaluation
@@ -398,13 +399,23 @@ def test_commands_say_the_config_whole_and_the_command_line_s_keys_win():
 
 
 def test_seconds_of_training_do_not_count_what_is_between_windows():
-    def window(step: int, tokens: float, rate: float) -> dict:
+    def window(step: int, tokens: float, rate: float, skipped: int = 0) -> dict:
         rates = {"target_tokens_per_step": tokens, "target_tokens_per_second": rate}
-        return {"kind": "train", "step": step, **rates}
+        return {"kind": "train", "step": step, **rates, "skipped_updates": skipped}
 
     metrics = [window(100, 50.0, 500.0), {"kind": "valid", "step": 100}, window(150, 40.0, 200.0)]
     assert collected.training_seconds(metrics) == 100 * 50 / 500 + 50 * 40 / 200
     assert collected.training_seconds(metrics[1:]) == 150 * 40 / 200, "the first line is lost"
+    metrics[1:] = [window(150, 40.0, 200.0, 10)]  # the mean is over 40 updates
+    assert collected.training_seconds(metrics) == 10 + 40 * 40 / 200
+    metrics.append(window(250, math.nan, 0.0, 110))
+    assert collected.training_seconds(metrics) == (10 + 8) * 250 / 150
+    assert math.isnan(collected.training_seconds(metrics[2:]))
+
+
+def test_the_devices_of_a_run_are_those_of_its_mesh():
+    assert collected._devices(MeshConfig(), 8) == 8
+    assert collected._devices(MeshConfig(data=2, tensor=2), 8) == 4
 
 
 # Table 3 ---------------------------------------------------------------------------------------

@@ -314,6 +314,8 @@ def test_the_batch_holds_about_the_tokens_that_are_asked_for(tmp_path):
     nominal = nominal_shape(runs.tiny_config(train__tokens_per_batch=1200))
     assert nominal == BatchShape(24, 48, 48), "25.8 rows at 97 %, rounded down to a multiple of 8"
     assert nominal_shape(runs.tiny_config(data__alignments=True)).has_links
+    for several in ({"model__sources": 2}, {"data__context": 1}):
+        assert nominal_shape(runs.tiny_config(**several)).src_length == 2 * 48
 
 
 @pytest.mark.parametrize("shape", [(8, 48, 40), (8, 40, 48)])

@@ -17,6 +17,7 @@ from transformer_jax.config.train import TrainConfig
 from transformer_jax.runs.checkpoints import committed_steps
 from transformer_jax.runs.metrics import read_metrics
 from transformer_jax.runs.run_folder import RunFolder
+from transformer_jax.tables.collect import training_seconds
 from transformer_jax.training import loop
 from transformer_jax.training.data import TrainingData
 from transformer_jax.training.loop import Direction, _lacks_validation, _Observers
@@ -55,6 +56,38 @@ def test_metrics_are_those_of_their_window():
     # Warm-up to 1e-2 in 10 updates, then proportional to step^-0.5.
     rates = {record["step"]: record["learning_rate"] for record in train}
     assert rates[3] == pytest.approx(3e-3) and rates[40] == pytest.approx(1e-2 * (10 / 40) ** 0.5)
+
+
+def test_rates_are_those_of_steps_alone(tmp_path, monkeypatch):
+    """Not of the start of reports, of validations and checkpoints; but of what waits for steps."""
+    clock, waits = [0.0], []
+
+    def now() -> float:
+        clock[0] += 1e-3
+        return clock[0]
+
+    def slow(function):
+        def call(*arguments, **keywords):
+            clock[0] += 1
+            return function(*arguments, **keywords)
+
+        return call
+
+    def wait(arrays):
+        if isinstance(arrays, list):  # before a pause
+            clock[0] += 1
+            waits.append(arrays)
+
+    monkeypatch.setattr("transformer_jax.training.window.time", SimpleNamespace(perf_counter=now))
+    monkeypatch.setattr(loop, "open_reports", slow(loop.open_reports))
+    monkeypatch.setattr(loop._Validation, "__call__", slow(loop._Validation.__call__))
+    monkeypatch.setattr(loop.Checkpoints, "save", slow(loop.Checkpoints.save))
+    monkeypatch.setattr(jax, "block_until_ready", wait)
+    changes = {"train__log_every": 3, "train__valid_every": 4, "train__checkpoint_every": 5}
+    assert runs.train(tmp_path, train__steps=6, **changes) == 0
+    # Two validations and two checkpoints; the last one of each comes after the last line.
+    assert len(waits) == 4
+    assert training_seconds(read_metrics(tmp_path)) == pytest.approx(2, abs=0.1)
 
 
 def test_accumulated_batches_are_the_same_batches_and_programs_compile_once(

@@ -1,15 +1,15 @@
 """What is kept of a finished run, from its folder."""
 
 import contextlib
+import dataclasses
 import datetime
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from transformer_jax.config.schema import Config, value_at
+from transformer_jax.config.schema import Config, MeshConfig, value_at
 from transformer_jax.errors import DataError, RunError, UserError
 from transformer_jax.files import read_json, read_utf8
 from transformer_jax.kinds import wrong_field
@@ -76,7 +76,9 @@ def collect(job: Job) -> Line:
         parameters=parameters,
         training_flops=flops,
         train_seconds=training_seconds(metrics),
-        device_rate=device_rate(evaluation.device, evaluation.devices or 1, config.model.dtype),
+        device_rate=device_rate(
+            evaluation.device, _devices(config.mesh, evaluation.devices or 1), config.model.dtype
+        ),
         steps=config.train.steps,
         config_digest=job.digest(),
         revision=revision(),
@@ -91,6 +93,12 @@ def collect(job: Job) -> Line:
     )
 
 
+def _devices(mesh: MeshConfig, all_devices: int) -> int:
+    """How many devices a mesh has: -1 stands for all that are left."""
+    sizes = [getattr(mesh, field.name) for field in dataclasses.fields(mesh)]
+    return all_devices if -1 in sizes else math.prod(sizes)
+
+
 def device_rate(kind: str, count: int, dtype: str) -> float:
     """Peak FLOP/s of `count` devices of a kind; NaN if it is not known."""
     peak = cost.peak_of(kind, dtype)
@@ -100,18 +108,20 @@ def device_rate(kind: str, count: int, dtype: str) -> float:
 def training_seconds(metrics: Sequence[Mapping[str, Any]]) -> float:
     """Seconds of the training steps, without interruptions: the sum of tokens / token rate.
 
-    Steps whose line is lost count as if they were as fast as those of the next line.
+    Steps whose line is lost count as if they were as fast as those of the next line, and lines
+    without an update (train.max_skipped) as all others.
     """
-    before = 0
+    before, skipped, timed = 0, 0, 0
     seconds = 0.0
     for m in metrics:
         if m["kind"] != "train":
             continue
-        steps = m["step"] - before
-        rate = m["target_tokens_per_second"]
-        seconds += m["target_tokens_per_step"] * steps / rate if rate > 0 else math.nan
-        before = m["step"]
-    return seconds
+        steps, in_all = m["step"] - before, m.get("skipped_updates", 0)
+        if (rate := m["target_tokens_per_second"]) > 0:
+            seconds += m["target_tokens_per_step"] * (steps - in_all + skipped) / rate
+            timed += steps
+        before, skipped = m["step"], in_all
+    return seconds * before / timed if timed else math.nan
 
 
 def evaluation_file(
@@ -141,7 +151,7 @@ def scores_of_sets(job: Job) -> dict[str, dict[str, Any]]:
     for stem in stems if len(stems) > 1 else ():
         own: Any = {split: (stem,)}
         # A set may have the split's name; then its number of lines tells it from the whole.
-        lines = len(open_corpus(replace(config.data, **own)).split(split))
+        lines = len(open_corpus(dataclasses.replace(config.data, **own)).split(split))
         if (path := evaluation_file(job, stem, {"sentences": lines})) is not None:
             scores = read_json(path)
             found[stem] = {name: scores.get(name) for name in OF_SETS}
@@ -222,7 +232,7 @@ def references(job: Job) -> tuple[list[str], list[str]]:
     config = RunFolder(job.folder).read_config()
     here = job.config().data
     if here.path and Path(here.path).is_dir():  # the run may come from another machine
-        config = replace(config, data=here)
+        config = dataclasses.replace(config, data=here)
     pairs = open_corpus(config.data).split(job.scale.split)
     return [pair.src for pair in pairs], [pair.tgt for pair in pairs]
 

@@ -56,11 +56,16 @@ def _rate(lines: Sequence[Line], dtype: str) -> tuple[float, str]:
 
     device = jax.devices()[0].device_kind
     count = jax.device_count()
-    rates = [x.training_flops / x.train_seconds for x in lines if x.device == device]
+    peak = cost.device_peak(dtype)
+    rates = []
+    for line in lines:
+        if line.device == device and np.isfinite(line.train_seconds):
+            own = peak * count / line.device_rate if peak else 1.0  # it may have had fewer devices
+            rates.append(line.training_flops / line.train_seconds * own)
     rates = [rate for rate in rates if np.isfinite(rate)]
     if rates:
         return float(np.median(rates)), f"the median of {len(rates)} finished runs on {device}"
-    if peak := cost.device_peak(dtype):
+    if peak:
         return GPU_SHARE * peak * count, f"{GPU_SHARE:.0%} of the peak of {count} x {device}"
     rate = CPU_RATE * (os.cpu_count() or 1)
     return rate, f"a guess, {CPU_RATE:.0e} for each of this machine's cores"

@@ -63,7 +63,7 @@ class Answer(NamedTuple):
     found: dict[str, Any]
 
 
-MAY_BE_NAN = (*Line._field_defaults, "perplexity")
+MAY_BE_NAN = (*Line._field_defaults, "perplexity", "train_seconds")
 RANGES: dict[str, tuple[float, float]] = {"seed": (0, 2**32 - 1), "steps": (1, LARGEST_INT)}
 SCORES = ("bleu", "paper_bleu", "chrf")
 RANGES |= dict.fromkeys(SCORES, (0, 100.0001))

@@ -131,14 +131,18 @@ class TrainingData(NamedTuple):
 
 
 def nominal_shape(config: Config) -> BatchShape:
-    """The batch's shape if no corpus was measured: source rows are as long as target rows."""
+    """The batch's shape if no corpus was measured: each source sentence is as long as the target.
+
+    So is a recording or a picture, which may be far longer.
+    """
     train = config.train
+    sentences = max(1, config.model.sources, 1 + config.data.context)
     rows = rows_per_batch(
         train.tokens_per_batch, train.row_length, NOMINAL_FILL, train.rows_multiple
     )
     return BatchShape(
         rows,
-        train.row_length,
+        train.row_length * sentences,
         train.row_length,
         config.data.alignments,
         config.model.features,

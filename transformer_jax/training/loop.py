@@ -4,7 +4,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -121,7 +121,6 @@ class _Observers:
         self.program, self.directions = program, directions
         self.validations: list[_Validation] = []
         for number, (one, state) in enumerate(zip(directions, states, strict=True)):
-            read_window = WindowReader(train, one.data, program, state.window)
             silent = not processes.is_first()
             is_main = number == 0
             project = train.wandb_project if is_main else None
@@ -129,7 +128,8 @@ class _Observers:
                 one.run.path, train.steps, int(state.step), silent, project, is_main
             )
             validate = make_validate(one.data, program, one.bleu)
-            reports = opened.enter_context(reporting)
+            reports = opened.enter_context(reporting)  # its start is not in the first rates
+            read_window = WindowReader(train, one.data, program, state.window)
             self.validations.append(_Validation(validate, read_window, reports, patience))
 
     def report(self, step: int, states: States) -> States:
@@ -143,9 +143,7 @@ class _Observers:
         self, step: int, states: States, which: Sequence[bool] = (True, True)
     ) -> list[float | None]:
         """Validates the directions marked by `which`; None for the others, and if a signal came."""
-        with contextlib.ExitStack() as paused:
-            for own in self.validations:
-                paused.enter_context(own.read_window.paused())
+        with self._paused(states):
             return [
                 own(step, state.params) if asked else None
                 for own, state, asked in zip(self.validations, states, which, strict=False)
@@ -153,10 +151,20 @@ class _Observers:
 
     def save(self, step: int, states: States, scores: Sequence[float | None]) -> None:
         """Starts to write a checkpoint of each direction, when all have written the one before."""
-        for one in self.directions:
-            one.checkpoints.check(wait=True)
-        for one, state, score in zip(self.directions, states, scores, strict=True):
-            one.checkpoints.save(self.program.to_save(state), step, score)
+        with self._paused(states):
+            for one in self.directions:
+                one.checkpoints.check(wait=True)
+            for one, state, score in zip(self.directions, states, scores, strict=True):
+                one.checkpoints.save(self.program.to_save(state), step, score)
+
+    @contextlib.contextmanager
+    def _paused(self, states: States) -> Iterator[None]:
+        """A context whose time is not that of training; the steps before it end first."""
+        jax.block_until_ready([state.step for state in states])
+        with contextlib.ExitStack() as paused:
+            for own in self.validations:
+                paused.enter_context(own.read_window.paused())
+            yield
 
     def catch_up(self, step: int, states: States, lacking: Sequence[bool]) -> bool:
         """Validates what a signal prevented when this step was saved; False if a signal came."""
