@@ -67,6 +67,9 @@ def test_logits_equal_marian_s_formula(kind, tmp_path):
     assert found.model.tie_output == (options.get("tied-embeddings", False))
     assert found.bundle.languages == ("", "")
     assert_marian_s_logits(found, arrays, options, tables)
+    settings = json.loads((folder / "config.json").read_text()) | {"add_source_eos": False}
+    (folder / "config.json").write_text(json.dumps(settings))
+    assert read(folder).model.source_eos, "the tokenizer of transformers adds it"
 
 
 @pytest.mark.slow("compiles an imported model")
@@ -169,7 +172,7 @@ def test_the_decoder_begins_with_the_token_that_the_file_names(version, start, r
     arrays = without("decoder/start_from_zero_embedding")
     settings = {"decoder_start_token": start} if version == 6 else {}
     if version == 5:
-        arrays["with_target_bos"] = np.int8(start)
+        arrays |= {"with_target_bos": np.int8(start), "with_source_eos": np.int8(1)}
     found = read(folder_of(tmp_path, engine.model_bin(arrays, version), **settings))
     table = letters()["decoder/embeddings/weight"]
     np.testing.assert_allclose(
@@ -288,6 +291,7 @@ def test_a_part_that_ours_cannot_have_is_refused_by_name(parts, said, tmp_path):
     ("settings", "said"),
     [
         ({"add_source_bos": True}, "config.json: add_source_bos=True"),
+        ({"add_source_eos": False}, "sources, to which its tokenizer adds tokens"),
         ({"decoder_start_token": None}, "decoder_start_token=None"),
         ({"quantization_type": "awq"}, "quantization_type='awq'"),
         ({"lang_ids": [1, 2]}, "config.json: lang_ids"),

@@ -113,9 +113,21 @@ def test_the_tokenizer_s_settings_give_the_languages_and_the_generation_s_the_se
     decode = read(folder).decode
     assert (decode["beam_size"], decode["penalty"], decode["length_penalty"]) == (6, "power", 0.6)
     assert decode["banned_subwords"] == ("<pad>", "<s>", "<unk>")
+    (folder / "generation_config.json").write_text("{}")
+    assert read(folder).decode["beam_size"] == 1, "transformers' default, not config.json's"
+    change(folder / "generation_config.json", _from_model_config=True)
+    assert read(folder).decode["beam_size"] == 5
     (folder / "generation_config.json").unlink()  # as in older folders
     decode = read(folder).decode
     assert (decode["beam_size"], decode["length_penalty"]) == (5, 0.4)
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_what_is_banned_takes_no_probability_if_transformers_renormalizes(flag, folder):
+    change(folder / "generation_config.json", bad_words_ids=[[59], [5]], renormalize_logits=flag)
+    found = read(folder)
+    bias = dict(zip(found.bundle.tables[1], found.params["output_bias"], strict=False))
+    assert [bias[one] == -100 for one in ("<pad>", "piece5", "piece6")] == [flag, flag, False]
 
 
 def test_training_goes_on_with_the_rates_of_dropout_of_the_folder(folder):
@@ -250,7 +262,7 @@ OF_LOST = "bad_words_ids=[[6, 7]], do_sample=True, max_length=40, min_new_tokens
     [
         ({}, KEPT | LOST, f"generation_config.json {OF_LOST}"),
         ({}, {"decoder_start_token_id": 7}, "generation_config.json decoder_start_token_id=7"),
-        ({"forced_bos_token_id": 7}, {}, "config.json forced_bos_token_id=7"),
+        ({"forced_bos_token_id": 7}, None, "config.json forced_bos_token_id=7"),
         ({"min_new_tokens": 9}, None, "config.json min_new_tokens=9"),  # an older folder
     ],
     ids=lambda value: value if isinstance(value, str) else "",

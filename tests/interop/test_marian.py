@@ -194,6 +194,7 @@ def test_a_vocabulary_may_be_a_sentencepiece_model(tmp_path):
     bundle = read(folder).bundle
     assert set(bundle.pieces) == {"<pad>", *pieces, "<s> (ours)"}
     assert (bundle.source, bundle.target) == (models()[0], models()[0])
+    assert bundle.languages == ("", ""), "Marian does not normalize punctuation"
 
 
 def test_vocabularies_of_other_kinds_are_refused(tmp_path):

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from transformer_jax.interop.stablehlo_search import ExportedModel
+from transformer_jax.interop.stablehlo_search import ExportedModel, normalizer
+from transformer_jax.text.vocabulary import _punctuation_normalizer
 
 EOS, BOS, A, B, C, D = range(6)
 
@@ -74,6 +75,12 @@ def test_a_line_without_a_target_language_is_refused_if_the_run_refuses_it():
         model.subwords(">>de<< >>fr<< a dog")
     model.signature["to"] = ">>de<<"
     assert model.subwords(">>bt<< a dog") == [">>de<<", ">>bt<<", "a", "dog"]
+
+
+@pytest.mark.parametrize("of", [normalizer, _punctuation_normalizer])
+def test_unicode_s_punctuation_becomes_that_of_training_text(of):
+    assert of("zh")("「好」，是。") == '"好",是.'
+    assert of("")("。") == "。"
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -141,7 +141,8 @@ def _read(folder: Path, languages: tuple[str, str]) -> Imported:
     unknown, end = (parts.take(f"{CONFIG}: {name}_token") for name in ("unk", "eos"))
     start = parts.take(f"{CONFIG}: decoder_start_token")
     parts.take(f"{CONFIG}: bos_token")  # only for sources, which would be add_source_bos
-    if parts.take("decoder/start_from_zero_embedding"):
+    from_zero = bool(parts.take("decoder/start_from_zero_embedding"))
+    if from_zero:
         start = None
     elif start is None:
         parts.wrong.append("decoder_start_token=None")
@@ -153,6 +154,10 @@ def _read(folder: Path, languages: tuple[str, str]) -> Imported:
     if start is not None and special[1].start is None:
         raise DataError(f"{folder}: its decoder_start_token, {start!r}, is not in its vocabulary.")
     config, weights, halves = _model(parts, tables, HEADS[file.spec], tokens[0] == tokens[1])
+    if from_zero:  # MarianMT of transformers, whose tokenizer adds EOS if the engine does not
+        config["source_eos"] = True
+    elif start == end and not config["source_eos"]:
+        parts.wrong.append("sources, to which its tokenizer adds tokens (add_source_eos=false)")
     if not special[1].are_ours:
         config["output_bias"] = True  # for subwords that only ours has
     if not parts.take(f"{CONFIG}: {NORMALIZES}"):

@@ -9,11 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.errors import DataError, UserError
 from transformer_jax.files import read_json
 from transformer_jax.interop.block import Weights
 from transformer_jax.interop.imported import (
+    NEVER,
     Imported,
     Special,
     as_number,
@@ -54,6 +57,7 @@ SEARCH = (
     "forced_bos_token_id forced_eos_token_id suppress_tokens begin_suppress_tokens "
     "exponential_decay_length_penalty diversity_penalty do_sample temperature top_k top_p"
 ).split()
+GENERATION = "generation_config.json"
 USUAL_LENGTH = 512  # max_length of MarianMT models; decode.max_length is the same
 IDS = ("eos_token_id", "decoder_start_token_id", "pad_token_id")
 OF_SAMPLING = ("temperature", "top_k", "top_p", "typical_p")  # without effect in beam search
@@ -107,7 +111,18 @@ def read_huggingface(folder: Path, languages: tuple[str, str]) -> Imported:
     bundle = Bundle(models[0], models[1], source, languages, target)
     _check_added_tokens(folder, tokenizer, {*source, *(target or source)})
     decode = _decode(folder, options, target or source)
+    if _generation(folder).get("renormalize_logits") and "final_logits_bias" in weights:
+        # What is banned takes no probability there; here only its bias can say so.
+        bias = np.array(weights["final_logits_bias"], np.float32)
+        bias[..., [(target or source).index(one) for one in decode["banned_subwords"]]] = NEVER
+        weights = {**weights, "final_logits_bias": bias}
     return imported(weights, config, (special, tgt_special), bundle, decode)
+
+
+def _generation(folder: Path) -> dict[str, Any]:
+    """The content of generation_config.json; empty if there is no such file."""
+    path = folder / GENERATION
+    return read_json(path) if path.is_file() else {}
 
 
 def languages_of(folder: Path) -> tuple[str | None, str | None]:
@@ -237,7 +252,7 @@ def _check_added_tokens(folder: Path, tokenizer: Mapping[str, Any], pieces: set[
 
 
 def _decode(folder: Path, options: Mapping[str, Any], pieces: Sequence[str]) -> dict[str, Any]:
-    """The search of generation_config.json, or of config.json in older folders.
+    """The search of generation_config.json, and of config.json in older folders.
 
     Args:
       folder: of the model.
@@ -250,9 +265,11 @@ def _decode(folder: Path, options: Mapping[str, Any], pieces: Sequence[str]) -> 
         found: int = as_number(int, value, f"{folder}: {name}")
         return found
 
-    path = folder / "generation_config.json"
-    own = read_json(path) if path.is_file() else {}
-    both = {**options, **own}
+    path = folder / GENERATION
+    own = _generation(folder)
+    # With `_from_model_config` transformers takes other values of config.json, if there are some.
+    is_both = own.get("_from_model_config", not path.is_file())
+    both = {**options, **own} if is_both else own
     alpha = both.get("length_penalty")
     alpha = 1.0 if alpha is None else alpha  # transformers' default, as is one beam
     bad = both.get("bad_words_ids") or []
@@ -268,7 +285,7 @@ def _decode(folder: Path, options: Mapping[str, Any], pieces: Sequence[str]) -> 
         "repetition_penalty": 1,
         "encoder_repetition_penalty": 1,
         "num_beam_groups": 1,
-        "forced_eos_token_id": both.get("eos_token_id"),
+        "forced_eos_token_id": own.get("eos_token_id", options.get("eos_token_id")),
         "max_length": USUAL_LENGTH,
     }
     if not both.get("do_sample"):

@@ -155,6 +155,7 @@ def _tokenizer(model: Exported) -> dict[str, Any]:
         "eos_token": pieces[EOS],
         "unk_token": pieces[UNK],
         "model_max_length": model.config.decode.max_length,
+        "clean_up_tokenization_spaces": False,  # before version 4.45 the default is true
         "separate_vocabs": not model.vocabulary.is_shared,
         # Not an option of theirs: our import reads it.
         NORMALIZES: model.vocabulary.normalizes_punctuation,

@@ -32,7 +32,7 @@ from transformer_jax.interop.vocabulary_yml import read_vocabulary_yml
 from transformer_jax.text.bundle import Bundle
 
 OPTIONS = "special:model.yml"
-EPSILON = 1e-9  # in Marian's layer normalization
+EPSILON = 1e-6  # in the layer normalization of Marian's Transformer
 EOS, UNKNOWN = "</s>", "<unk>"
 # Options that must have one of these values, or our model cannot express them (None: no option).
 SUPPORTED: dict[str, tuple[Any, ...]] = {
@@ -102,6 +102,8 @@ def read_marian(folder: Path, languages: tuple[str, str]) -> Imported:
             "tied-embeddings-all needs one: are these files of one model?"
         )
     special = _special(source, files[0]), _special(target, files[1])
+    if files[0].suffix == ".spm":  # Marian itself splits the line as it is
+        languages = ("", "")
     bundle = Bundle(
         _sentencepiece_model(folder, "source", files[0]),
         _sentencepiece_model(folder, "target", files[1]),

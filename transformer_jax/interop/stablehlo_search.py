@@ -146,7 +146,7 @@ def normalizer(language: str) -> Callable[[str], str]:
         return str
     from sacremoses import MosesPunctNormalizer
 
-    return MosesPunctNormalizer(language).normalize
+    return MosesPunctNormalizer(language, pre_replace_unicode_punct=True).normalize
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:

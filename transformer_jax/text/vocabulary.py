@@ -310,7 +310,7 @@ def _punctuation_normalizer(language: str) -> Callable[[str], str]:
         return str
     from sacremoses import MosesPunctNormalizer  # takes 0.1 s, and few vocabularies need it
 
-    return MosesPunctNormalizer(language).normalize
+    return MosesPunctNormalizer(language, pre_replace_unicode_punct=True).normalize
 
 
 def made_of(content: bytes, name: str) -> Vocabulary:
