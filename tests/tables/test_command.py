@@ -17,7 +17,11 @@ import submitit  # noqa: F401  (when imported, it closes absl's handler, and a t
 from tests import tiny_runs as runs
 from tests.fixtures.cases import refused
 from tests.tables.test_statistics import line
+from transformer_jax.config.changes import with_values
+from transformer_jax.config.files import load_config
+from transformer_jax.config.serialization import to_json
 from transformer_jax.errors import ConfigError, DataError, RunError
+from transformer_jax.files import write_atomically
 from transformer_jax.parallel.devices import Share, shares
 from transformer_jax.tables import command, launch, preview
 from transformer_jax.tables.collect import counts
@@ -209,6 +213,16 @@ def test_flags_that_cannot_be_are_one_line(call):
             call(*flags)
 
 
+def test_a_base_row_that_is_run_again_is_drawn_again(tmp_path, monkeypatch):
+    [job] = make_jobs(EXPERIMENT, "small", tmp_path, ("4 heads",))
+    output = Output(tmp_path)
+    monkeypatch.setattr(command, "collect", lambda job: line("4 heads", 0, 1.0))
+    for base in ("base", "4 heads"):
+        output.attention.touch()
+        command._keep(job._replace(scale=job.scale._replace(compared=False)), base, output)
+        assert output.attention.exists() == (base == "base")
+
+
 def test_a_run_whose_results_could_not_be_found_is_not_trained(tmp_path):
     values = runs.tiny_values(train__steps=12)
     preset = str(runs.write_preset(tmp_path / "preset.py", values))
@@ -220,6 +234,11 @@ def test_a_run_whose_results_could_not_be_found_is_not_trained(tmp_path):
     folder = tmp_path / "a" / "seed-0"
     (folder / "checkpoints" / "13" / "params").mkdir(parents=True)
     with pytest.raises(RunError, match="a/seed-0 is at step 13, beyond train.steps=12: .* --runs"):
+        check(Scale(preset))
+    shutil.rmtree(folder)
+    origin = with_values(load_config(preset), {"train.init_from": str(tmp_path)})
+    write_atomically(folder / "config.json", to_json(origin).encode())
+    with pytest.raises(RunError, match=f"began with train.init_from={tmp_path}, and it is None"):
         check(Scale(preset))
     shutil.rmtree(folder)
     for scale, error, message in [

@@ -125,6 +125,7 @@ def test_rows_of_one_table_are_trained_on_one_text(known, changed, tmp_path, mon
         ("gone", None),
         ("train.en", "other text: .* of its training split"),
         ("test.de", "other text: .* of its references"),
+        ("test.en", "other text: .* of its sources"),
         ("vocabulary", "another vocabulary: .* of its vocabulary is"),
     ],
 )
@@ -138,7 +139,7 @@ def test_a_finished_table_is_not_that_of_other_text(changed, match, tmp_path):
     [job] = make_jobs(table, "small", tmp_path / "t" / "small")
     sums = texts.text_sums(job.config().data, "test")
     sums[texts.VOCABULARY] = load_vocabulary(own).digest
-    kept = {name: sums[name] for name in (*TEXTS.values(), texts.VOCABULARY)}
+    kept = {name: sums[name] for name in (*TEXTS.values(), texts.SOURCES, texts.VOCABULARY)}
     digest = job.digest()
     write_results(tmp_path, [line("base", 0, 1.0, config_digest=digest, text_sha256=kept)])
     if changed == "gone":
@@ -190,7 +191,9 @@ def test_rows_with_a_time_have_their_number_of_updates(call, folder):
     with pytest.raises(DataError, match=r"pace.csv has no line of 'base', which .*results.jsonl"):
         call("--list", f"--minutes={MINUTES}")
     for row in ROWS:
-        keep_pace(folder / "pace.csv", Pace(row, MINUTES, 700, 0.1, 1.0, 2.0, "cpu", "2026-01-01"))
+        keep_pace(
+            folder / "pace.csv", Pace(row, MINUTES, 700, 0.1, 1.0, 2.0, "cpu", "2026-01-01", "")
+        )
     with pytest.raises(ConfigError, match="gives each row 3 minutes: add --minutes=3, or give"):
         call("--report")
     with pytest.raises(RunError, match="It took 10 updates, not 700: if pace.csv has the number"):
@@ -252,6 +255,6 @@ def test_types_are_those_of_the_annotations():
     assert fits([Text("a")], list[Part]) and not fits(["a"], list[Part])
     assert fits(1, float) and not fits(True, float) and not fits(1.5, int)
     assert fits(None, list[str] | None) and not fits("text", list[str] | None)
-    assert wrong_field(Pace("a", 1, 2, 0.1, 1, 2, "cpu", "d")) == ""
-    assert wrong_field(Pace("a", 1, "2", 0.1, 1, 2, "cpu", "d")) == "steps is '2'; expected int"
+    assert wrong_field(Pace("a", 1, 2, 0.1, 1, 2, "cpu", "d", "")) == ""
+    assert wrong_field(Pace("a", 1, "2", 0.1, 1, 2, "cpu", "d", "")) == "steps is '2'; expected int"
     assert Output(Path("x")).paces == Path("x/pace.csv")

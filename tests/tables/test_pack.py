@@ -19,7 +19,8 @@ from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.tables import command, launch, merge, pace, pack
 from transformer_jax.tables.collect import counts
 from transformer_jax.tables.experiment import Experiment, Job, Scale, make_jobs
-from transformer_jax.tables.pace import Pace, keep_pace, read_paces, with_pace
+from transformer_jax.tables.pace import Pace, keep_pace, read_paces, with_pace, with_paces
+from transformer_jax.tables.report import Output
 from transformer_jax.tables.results import Answer, read_answers, read_results, write_answers
 from transformer_jax.text.vocabulary import load_vocabulary
 from transformer_jax.training.cost import parameter_count
@@ -117,7 +118,7 @@ def test_a_row_runs_elsewhere_and_its_results_come_back(call, tmp_path, monkeypa
     assert tarfile.open(file).getnames()[: len(names)] == names
     assert not [name for name in names if "checkpoints" in name]
 
-    measured = Pace("linear", MINUTES, 77, 0.1, 1.0, 2.0, "another", "2026-11-27")
+    measured = Pace("linear", MINUTES, 77, 0.1, 1.0, 2.0, "another", "2026-11-27", "")
     keep_pace(here / "out" / "pace.csv", measured)
     with pytest.raises(RunError, match=r"linear, seed 0: .*pace.csv has another number of updates"):
         call(here, f"--merge={file}")
@@ -151,6 +152,23 @@ def test_a_row_runs_elsewhere_and_its_results_come_back(call, tmp_path, monkeypa
     assert "--config.train.steps=30" in call(
         elsewhere, f"--packed={tmp_path / 'second'}", "--print"
     )
+
+
+def test_a_pace_of_another_config_or_device_is_refused(experiment, tmp_path, monkeypatch):
+    [job, other] = make_jobs(experiment, "small", tmp_path, ("linear", "base"))
+    own = Pace("linear", MINUTES, 77, 0.1, 1.0, 2.0, "2 x cpu", "2026-11-30", pace._timed(job))
+    output = Output(tmp_path)
+    keep_pace(output.paces, own)
+    [timed] = with_paces([job], output.paces, MINUTES)
+    assert timed.overrides["train.steps"] == 77
+    changed = job._replace(overrides={**job.overrides, "model.d_ff": 24})
+    with pytest.raises(ConfigError, match="'linear' were measured for another config"):
+        with_paces([changed], output.paces, MINUTES)
+    found = own._replace(row="base", device="1 x cpu", config=pace._timed(other))
+    monkeypatch.setattr(command, "pace_of", lambda job, minutes: found)
+    monkeypatch.setattr(command, "run_here", lambda jobs, done, *_: [done(*jobs, "")])
+    with pytest.raises(RunError, match="'base' has 1 x cpu, and 'linear' had 2 x cpu"):
+        command._paced([other], {"minutes": MINUTES, "jobs": 2}, output)
 
 
 def test_rows_with_a_time_are_measured_before_they_are_submitted(call, tmp_path):
@@ -370,7 +388,7 @@ def test_a_row_whose_time_is_more_than_steps_and_checks_is_refused(key, value, w
 
 def test_rows_of_one_table_get_one_time(tmp_path):
     path = tmp_path / "pace.csv"
-    one = Pace("base", 9.0, 100, 0.1, 1.0, 2.0, "cpu", "2026-11-27")
+    one = Pace("base", 9.0, 100, 0.1, 1.0, 2.0, "cpu", "2026-11-27", "")
     keep_pace(path, one)
     keep_pace(path, one._replace(steps=200))
     assert read_paces(path, 9.0) == {"base": one._replace(steps=200)}
@@ -382,7 +400,7 @@ def test_rows_of_one_table_get_one_time(tmp_path):
 
 def test_the_schedule_ends_with_the_time(experiment, tmp_path):
     scale = experiment.scales["small"]
-    found = Pace("linear", 9.0, 77, 0.1, 1.0, 2.0, "cpu", "2026-11-27")
+    found = Pace("linear", 9.0, 77, 0.1, 1.0, 2.0, "cpu", "2026-11-27", "")
     for row, end in (("base", None), ("linear", 77)):
         whole = {**scale.overrides, **experiment.rows[row]}
         job = Job("tiny", row, 0, scale, whole, tmp_path)

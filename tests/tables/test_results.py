@@ -343,7 +343,7 @@ def test_a_line_has_the_rate_of_all_devices_of_its_run(monkeypatch, tmp_path):
     ]
     scores = {**SCORES, "bleu": 20.0, "device": "NVIDIA H100 80GB HBM3", "devices": 4}
     path = job.folder / "evaluations" / f"test.{steps}.beam4.txt"
-    write_evaluation(path, ["eins"], {**scores, "ref_sha256": "r"})
+    write_evaluation(path, ["eins"], {**scores, "src_sha256": "s", "ref_sha256": "r"})
     write_atomically(job.folder / "corpus.sha256", b"t\nv\n")
     monkeypatch.setattr(collected, "read_metrics", lambda folder: metrics)
     monkeypatch.setattr(collected, "samples", lambda job: [])
@@ -352,7 +352,7 @@ def test_a_line_has_the_rate_of_all_devices_of_its_run(monkeypatch, tmp_path):
     assert math.isnan(collected.device_rate("cpu", 1, "float32"))
     assert (found.bleu, found.chrf) == (20.0, 50.0) and math.isnan(found.paper_bleu)
     assert [point["kind"] for point in found.curve] == ["train", "valid"]
-    sums = {"training split": "t", "validation split": "v", "references": "r"}
+    sums = {"training split": "t", "validation split": "v", "sources": "s", "references": "r"}
     assert found.text_sha256 == sums
     metrics[1]["step"] -= 1
     with pytest.raises(RunError, match=f"no validation at step {steps}: a row is trained to its"):

@@ -203,6 +203,7 @@ def test_a_run_without_its_metrics_or_its_checkpoints_says_so(tmp_path, caplog):
         assert runs.train(run, decode__beam_size=3, train__init_from=runs.trained_run()) == 0
     assert f"{run}/metrics.jsonl is gone: the curves begin after step 40" in caplog.text
     assert "from here on, decode.beam_size is 3 (was 4)" in caplog.text
+    assert "is by another search" not in caplog.text
     assert "train.init_from has no effect: it is for the start of a run" in caplog.text
     (run / "metrics.jsonl").touch()
     shutil.rmtree(run / "checkpoints")

@@ -20,7 +20,7 @@ from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.tables.digests import COUNTED
 from transformer_jax.tables.experiment import Job
 from transformer_jax.tables.results import Line
-from transformer_jax.tables.texts import REFERENCES, trained_on
+from transformer_jax.tables.texts import REFERENCES, SOURCES, trained_on
 from transformer_jax.text.corpora import open_corpus
 from transformer_jax.text.vocabulary import Sizes
 from transformer_jax.training import cost
@@ -89,7 +89,8 @@ def collect(job: Job) -> Line:
         sets=scores_of_sets(job),
         curve=curve,
         samples=samples(job),
-        text_sha256=trained_on(job) | {REFERENCES: evaluation.ref_sha256 or ""},
+        text_sha256=trained_on(job)
+        | {SOURCES: evaluation.src_sha256 or "", REFERENCES: evaluation.ref_sha256 or ""},
     )
 
 

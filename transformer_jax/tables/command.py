@@ -395,3 +395,5 @@ def _keep(job: Job, base: str, output: Output) -> None:
     if job.row == base and job.scale.compared:
         line = with_translations(line, job)
     keep(output.folder, line, base)
+    if job.row == base:  # its picture is of an earlier run
+        output.attention.unlink(missing_ok=True)

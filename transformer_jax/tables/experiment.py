@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from transformer_jax.config.changes import with_absolute_paths
 from transformer_jax.config.data import DataConfig
 from transformer_jax.config.files import load_config
 from transformer_jax.config.schema import Config
@@ -305,6 +306,17 @@ def check_rows(jobs: Sequence[Job], minutes: float | None = None) -> None:
             )
 
 
+def _check_origin(job: Job) -> None:
+    """Raises RunError if the job's run, which would continue, began from other weights."""
+    run, own = RunFolder(job.folder), with_absolute_paths(job.config()).train.init_from
+    begun = run.read_config().train.init_from if run.config_file.exists() else own
+    if begun != own and (begun is None or own is None or Path(begun).exists()):
+        raise RunError(
+            f"{job.label} began with train.init_from={begun}, and it is {own} now. Remove "
+            f"{job.folder}, or give another folder with --runs."
+        )
+
+
 def check_results(jobs: Sequence[Job]) -> None:
     """Raises UserError if a run would be trained whose results could then not be found.
 
@@ -315,6 +327,7 @@ def check_results(jobs: Sequence[Job]) -> None:
     for job in jobs:
         config = job.config()
         train, split = config.train, job.scale.split
+        _check_origin(job)
         kept = min(train.keep_last, -(-train.steps // train.checkpoint_every))
         if train.patience is not None:
             raise ConfigError(

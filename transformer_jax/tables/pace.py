@@ -18,10 +18,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from transformer_jax.config.changes import with_values
 from transformer_jax.config.checks import LARGEST_INT
 from transformer_jax.config.schema import Config
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.files import read_json, read_table, write_atomically, write_csv
+from transformer_jax.tables.digests import digest_of
 from transformer_jax.tables.experiment import Job
 
 if TYPE_CHECKING:
@@ -43,8 +45,9 @@ class Pace(NamedTuple):
     seconds_per_step: float
     seconds_per_check: float
     seconds_of_first_check: float
-    device: str
+    device: str  # with its number, or that of cores
     date: str
+    config: str  # digest of what was timed; "": an earlier version did not keep it
 
 
 def check_lengths(keys: Mapping[str, Any], minutes: float | None) -> None:
@@ -79,8 +82,17 @@ def read_paces(path: Path, minutes: float | None) -> dict[str, Pace]:
 
 
 def keep_pace(path: Path, pace: Pace) -> None:
-    """Adds a row's pace to a pace.csv, or replaces it."""
+    """Adds a row's pace to a pace.csv, or replaces it.
+
+    Raises RunError if another row was timed on other devices: their times are not equal.
+    """
     others = [one for one in read_table(path, Pace, ranges=RANGES) if one.row != pace.row]
+    for one in others:
+        if " x " in one.device and " x " in pace.device and one.device != pace.device:
+            raise RunError(
+                f"{path}: {pace.row!r} has {pace.device}, and {one.row!r} had {one.device}: rows "
+                "of one table get equal devices. Give its --jobs, or another --out."
+            )
     write_csv(path, Pace._fields, [*others, pace])
 
 
@@ -97,7 +109,21 @@ def with_pace(job: Job, pace: Pace | None) -> Job:
 def with_paces(jobs: Sequence[Job], path: Path, minutes: float | None) -> list[Job]:
     """The jobs with the updates that a pace.csv has for their rows; others as they are."""
     paces = read_paces(path, minutes)
+    for job in jobs:
+        pace = paces.get(job.row)
+        if pace is not None and pace.config not in ("", _timed(job)):
+            raise ConfigError(
+                f"{path}: the updates of {job.row!r} were measured for another config than it has "
+                "now. Remove its line to measure them again, or give another folder with --out."
+            )
     return [with_pace(job, paces.get(job.row)) for job in jobs]
+
+
+def _timed(job: Job) -> str:
+    """The digest of all that decides how many updates fit into a row's time."""
+    own = with_values(job.config(), {"seed": 0, "train.steps": 1, "train.decay_steps": None})
+    every = own.train.valid_every, own.train.checkpoint_every
+    return "-".join(map(str, (digest_of(own, job.overrides), *every)))
 
 
 def timing_file(job: Job) -> Path:
@@ -135,6 +161,7 @@ def pace_of(job: Job, minutes: float) -> Pace:
         seconds_of_first_check=float(f"{timing.first_check:.4g}"),
         device=timing.device,
         date=datetime.date.today().isoformat(),
+        config=_timed(job),
     )
 
 

@@ -1,6 +1,7 @@
 """How long the parts of a run take on this device, measured before the run begins."""
 
 import itertools
+import os
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -24,7 +25,7 @@ class Timing(NamedTuple):
     step: float  # an update
     check: float  # a validation, and the start of a checkpoint
     first_check: float  # the first validation, which compiles
-    device: str
+    device: str  # with its number, or that of cores
 
     def updates(self, minutes: float, every: int) -> int:
         """How many updates fit into the minutes, if a check follows every `every` of them."""
@@ -77,7 +78,10 @@ def measure(
     checks = [_seconds(lambda: validate(state.params)) for _ in range(1 + ways)]
     first, check = sum(checks[:-1]), sum(checks[1:])
     saving = 0.0 if save is None else _seconds(lambda: save(state, taken))
-    return Timing(per_step, check + saving, first + saving, jax.devices()[0].device_kind)
+    device = jax.devices()[0]
+    count = len(os.sched_getaffinity(0)) if device.platform == "cpu" else jax.device_count()
+    kind = f"{count} x {device.device_kind}"
+    return Timing(per_step, check + saving, first + saving, kind)
 
 
 def _seconds(call: Callable[[], Any]) -> float:

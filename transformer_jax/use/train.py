@@ -56,6 +56,9 @@ from transformer_jax.use.teacher import with_teacher
 
 log = logging.getLogger(__name__)
 
+# Keys of the search that scores validation; the others are its own.
+SEARCHED = {name for name in KEYS if name.startswith("decode.")}
+SEARCHED -= {"decode.method", "decode.beam_size", "decode.groups", "decode.tokens_per_batch"}
 BLEU_LINES = 1_024  # lines translated between two checks for a signal to stop
 
 
@@ -290,6 +293,12 @@ def _claim(ways: Sequence[Direction]) -> None:
         if run.config_file.exists() and config is ways[0].config:
             for difference in mutable_differences(run.read_config(), config):
                 log.info("from here on, %s", difference)
+                name = difference.partition(" ")[0]
+                if config.train.valid_bleu and name in SEARCHED:
+                    log.warning(
+                        "validation BLEU until here is by another search, and train.patience and "
+                        "the choice of the best checkpoint compare it with later ones"
+                    )
         run.claim(config, *data.fingerprints)
         if not run.vocabulary_file.exists():
             data.vocabulary.save(run.vocabulary_file)
