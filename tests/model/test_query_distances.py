@@ -15,8 +15,14 @@ from tests.fixtures.tiny import relative_error
 from transformer_jax.model.attention.multi_head import attend
 from transformer_jax.model.attention.normalizers import softmax
 from transformer_jax.model.attention.windows import Blocks
-from transformer_jax.model.positions.contextual import CONTEXTUAL, between
-from transformer_jax.model.positions.query_distances import Pairs, in_row, products, spread_in_row
+from transformer_jax.model.positions.query_distances import (
+    CONTEXTUAL,
+    Pairs,
+    between,
+    in_row,
+    products,
+    spread_in_row,
+)
 
 B, L, H, K, REACH = 2, 6, 3, 4, 2
 DRAW = np.random.default_rng(4)

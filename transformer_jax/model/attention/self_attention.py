@@ -32,13 +32,7 @@ from transformer_jax.model.attention.normalizers import NORMALIZERS, Normalize
 from transformer_jax.model.attention.patterns import self_patterns
 from transformer_jax.model.attention.windows import Blocks, blocks_of
 from transformer_jax.model.axes import declared
-from transformer_jax.model.interfaces import (
-    Cache,
-    Context,
-    SearchSizes,
-    StepContext,
-    is_prefix,
-)
+from transformer_jax.model.interfaces import Cache, Context, SearchSizes, StepContext, is_prefix
 from transformer_jax.model.kernels.choices import Keys, Queries
 from transformer_jax.model.layers.dropout import Drop, kept, weight_dropout
 from transformer_jax.model.positions import query_distances

@@ -14,11 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model.attention import (
-    cross_normalizers,
-    normalizers,
-    patterns,
-)
+from transformer_jax.model.attention import cross_normalizers, normalizers, patterns
 from transformer_jax.model.attention.hard_attention import Sampled
 from transformer_jax.model.attention.patterns import cross_patterns, mask_of, waiting_place
 from transformer_jax.model.interfaces import Attended, Cache, Memory, Now, Place, SearchSizes, Side
