@@ -44,12 +44,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from transformer_jax.decoding.exclusions import NOTHING, Exclusions, without_excluded
-from transformer_jax.decoding.penalties import (
-    coverage_penalty,
-    covered,
-    divisors,
-    penalized,
-)
+from transformer_jax.decoding.penalties import coverage_penalty, covered, divisors, penalized
 from transformer_jax.decoding.state import (
     IMPOSSIBLE,
     SearchResult,

@@ -86,7 +86,17 @@ def empty_search(
     Raises:
       ValueError: an argument is invalid, or a leaf of memory or cache is not `[batch, ...]`.
     """
-    _check_arguments(memory, cache, batch, beam_size, size, n_best)
+    if not 1 <= n_best <= beam_size:
+        raise ValueError(f"n_best={n_best} is not in 1 .. beam_size={beam_size}.")
+    if size < 1:
+        raise ValueError(f"size={size} leaves no room for a subword; it must be at least 1.")
+    for name, tree in (("memory", memory), ("cache", cache)):
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+            if leaf.shape[:1] != (batch,):
+                raise ValueError(
+                    f"{name}{jax.tree_util.keystr(path)} has shape {list(leaf.shape)}; expected "
+                    f"[batch={batch}, ...]."
+                )
     slots = (batch, beam_size)
     now = Now(
         position_B=jnp.zeros(batch, jnp.int32),
@@ -209,19 +219,3 @@ def finished_hypotheses(
         log_probs=log_probs_BK,
         scores=jnp.where(exists_BK, scores_BK, -jnp.inf),
     )
-
-
-def _check_arguments(
-    memory: SourceMemory, cache: Cache, batch: int, beam_size: int, size: int, n_best: int
-) -> None:
-    if not 1 <= n_best <= beam_size:
-        raise ValueError(f"n_best={n_best} is not in 1 .. beam_size={beam_size}.")
-    if size < 1:
-        raise ValueError(f"size={size} leaves no room for a subword; it must be at least 1.")
-    for name, tree in (("memory", memory), ("cache", cache)):
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-            if leaf.shape[:1] != (batch,):
-                raise ValueError(
-                    f"{name}{jax.tree_util.keystr(path)} has shape {list(leaf.shape)}; expected "
-                    f"[batch={batch}, ...]."
-                )

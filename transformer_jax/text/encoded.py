@@ -170,16 +170,12 @@ def _sentence(ids: np.ndarray, offsets: np.ndarray, i: int) -> np.ndarray:
     return np.asarray(ids[offsets[i] : offsets[i + 1]], np.int32 if ids.ndim == 1 else np.float32)
 
 
-def _offsets(lengths: list[np.ndarray]) -> np.ndarray:
-    return np.cumsum(np.concatenate([[0], *lengths]), dtype=np.int64)
-
-
 def _encoded_chunks(
     pairs: Sequence[tuple[str, str]],
     vocabulary: Vocabulary,
-    sources: int = 1,
-    segmentations: Segmentations | None = None,
-    read: Reader | None = None,
+    sources: int,
+    segmentations: Segmentations | None,
+    read: Reader | None,
 ) -> Iterator[tuple[Side, Side]]:
     """Yields both sides of one chunk of pairs after the other."""
     # The smallest type that fits the ids of both sides.
@@ -246,7 +242,7 @@ def _write_arrays(folder: Path, chunks: Iterable[tuple[Side, Side]]) -> None:
                     _write_npy_header(files[side], like[side], 0)
                 files[side].write(values.tobytes())
                 lengths[side].append(of_lines)
-        offsets = (_offsets(lengths[0]), _offsets(lengths[1]))
+        offsets = [np.cumsum(np.concatenate([[0], *own]), dtype=np.int64) for own in lengths]
         for side in (0, 1):
             _write_npy_header(files[side], like[side], int(offsets[side][-1]))
     np.save(folder / "src_offsets.npy", offsets[0])

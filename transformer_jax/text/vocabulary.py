@@ -248,7 +248,10 @@ class TableVocabulary(Vocabulary):
         """As in `Vocabulary`; a first code that is not in the table is unknown, with a warning."""
         ids, rest = super()._split(line)
         if not ids and (found := LANGUAGE.match(line)):
-            self._warn_of_code(found[1])
+            if found[1] not in self._unknown_codes:
+                self._unknown_codes.add(found[1])
+                told = "the vocabulary has no %s, so the model is not told this language"
+                log.warning(told, found[1])
             return [UNK], line[found.end() :]
         return ids, rest
 
@@ -284,11 +287,6 @@ class TableVocabulary(Vocabulary):
     def _cleaned(self, line: str) -> bytes:
         """The line after the Moses normalizer of punctuation, if the bundle names languages."""
         return as_utf8(self._normalize(line) if line else line)
-
-    def _warn_of_code(self, code: str) -> None:
-        if code not in self._unknown_codes:
-            self._unknown_codes.add(code)
-            log.warning("the vocabulary has no %s, so the model is not told this language", code)
 
     def _ids_of(self, piece: str) -> list[int]:
         """The id of a piece. Several unknown words are one piece, and UNK for each word."""
