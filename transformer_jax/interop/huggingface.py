@@ -118,7 +118,10 @@ def languages_of(folder: Path) -> tuple[str | None, str | None]:
 
 def tokenizer_options(folder: Path) -> dict[str, Any]:
     """The content of tokenizer_config.json; empty if there is no such file."""
-    path = folder / "tokenizer_config.json"
+    return _read_optional(folder / "tokenizer_config.json")
+
+
+def _read_optional(path: Path) -> dict[str, Any]:
     return read_json(path) if path.is_file() else {}
 
 
@@ -223,8 +226,7 @@ def _pieces(path: Path, table: Mapping[str, Any], size: int) -> tuple[str, ...]:
 
 def _check_added_tokens(folder: Path, tokenizer: Mapping[str, Any], pieces: set[str]) -> None:
     """Raises UserError if a user added tokens, which are no pieces of the SentencePiece models."""
-    path = folder / "added_tokens.json"
-    added = set(read_json(path)) if path.is_file() else set()
+    added = set(_read_optional(folder / "added_tokens.json"))
     listed = tokenizer.get("added_tokens_decoder") or {}
     if not isinstance(listed, dict):
         raise DataError(f"{folder}: added_tokens_decoder in tokenizer_config.json is no object.")
@@ -251,7 +253,7 @@ def _decode(folder: Path, options: Mapping[str, Any], pieces: Sequence[str]) -> 
         return found
 
     path = folder / "generation_config.json"
-    own = read_json(path) if path.is_file() else {}
+    own = _read_optional(path)
     both = {**options, **own}
     alpha = both.get("length_penalty")
     alpha = 1.0 if alpha is None else alpha  # transformers' default, as is one beam
