@@ -160,7 +160,7 @@ def test_what_tables_share_with_commands_imports_no_part():
 
 
 SEARCH = {"text", "model.interfaces"}
-SEARCH |= {f"decoding.{name}" for name in ("exclusions", "penalties", "state", "top_k")}
+SEARCH |= {f"decoding.{name}" for name in ("exclusions", "penalties", "state")}
 
 
 @pytest.mark.parametrize(

@@ -54,9 +54,9 @@ from transformer_jax.decoding.state import (
     finished_hypotheses,
     gather_slots,
     is_live,
+    top_k,
     with_newest,
 )
-from transformer_jax.decoding.top_k import top_k
 from transformer_jax.model.interfaces import Cache, Now
 from transformer_jax.text.vocabulary import EOS
 

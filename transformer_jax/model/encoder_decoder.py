@@ -160,10 +160,7 @@ class EncoderDecoder(nn.Module):
     def __call__(self, source: Packed, target: Packed, rows_B: Array | None = None) -> Array:
         """Logits of each next subword, float32 `[batch, tgt_len, padded vocabulary]`.
 
-        Args:
-          source: the source side of a batch.
-          target: the target side, its ids shifted right.
-          rows_B: numbers of the rows in the global batch `[batch]`, for dropout; None: no dropout.
+        The arguments are those of `decode`.
         """
         return self.logits_and_watched(source, target, rows_B)[0]
 

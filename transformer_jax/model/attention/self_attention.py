@@ -104,7 +104,7 @@ class SelfAttention(AttentionSublayer):
         self, heads_BLHV: Array, weights_BHLM: Array, key_distances: Distances, drop: Drop = kept
     ) -> Array:
         """The heads' outputs, with what the layer's positions add to the values."""
-        if self.by_query is None:
+        if self.by_query is None or self.by_query.values is None:
             return heads_BLHV
         weights_BHLM = drop(weights_BHLM)
         return self.by_query.values(self.position_params, heads_BLHV, weights_BHLM, key_distances)

@@ -52,13 +52,6 @@ class Pairs(NamedTuple):
     distances: Distances
 
 
-def nothing_added(
-    params: Params, heads_BLHV: Array, weights_BHLM: Array, distances: Distances
-) -> Array:
-    """The heads' outputs: nothing is added to the values."""
-    return heads_BLHV
-
-
 class QueryPositions(NamedTuple):
     """What each layer's self-attention computes from its queries and the distances of keys."""
 
@@ -66,8 +59,8 @@ class QueryPositions(NamedTuple):
     parameters: Callable[[ModelConfig], Mapping[str, Parameter]]
     # (params, pairs) -> what is added to the scores, float32 [batch, heads, query_len, key_len].
     term: Callable[[Params, Pairs], Array]
-    # (params, heads' outputs, weights, distances) -> the outputs with what is added to values.
-    values: Callable[[Params, Array, Array, Distances], Array] = nothing_added
+    # (params, heads' outputs, weights, distances) -> outputs with what is added to values, if any.
+    values: Callable[[Params, Array, Array, Distances], Array] | None = None
 
 
 def size(config: ModelConfig) -> int:

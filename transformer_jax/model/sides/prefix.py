@@ -86,7 +86,7 @@ class PrefixDecoder(TransformerDecoder):
     def position_vectors(self, target: Place, length: int, source: Place) -> Array | float:
         """What is added to the embedding; positions count on from those of the source."""
         positions_BL = _after(source, target).positions
-        return self.target_stack.position_vectors(positions_BL, length + source.segments.shape[1])
+        return self.target_stack.positions(positions_BL, length + source.segments.shape[1])
 
     def __call__(
         self,

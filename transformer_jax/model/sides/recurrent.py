@@ -68,12 +68,9 @@ class GatedUnit(nn.Module):
         h = self.hidden
         self.input = whole(self.param("input", xavier, (self.num_inputs, 3 * h)))
         self.bias = self.param("bias", zero_vector, (3 * h,))
-
-        def matrix(name: str) -> Array:
-            return whole(self.param(name, orthogonal, (h, h)))
-
-        self.update_HH, self.reset_HH = matrix("update"), matrix("reset")
-        self.candidate_HH = matrix("candidate")
+        self.update_HH, self.reset_HH, self.candidate_HH = (
+            whole(self.param(name, orthogonal, (h, h))) for name in ("update", "reset", "candidate")
+        )
 
     def inputs(self, x: Array) -> Array:
         """W_z x, W_r x and W x, with their biases, side by side `[..., 3 d_hidden]`."""
