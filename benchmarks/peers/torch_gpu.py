@@ -40,12 +40,6 @@ CORPUS_TIMES = 20  # pairs to choose from, times those that are used
 SEARCHES = 3
 
 
-def wait() -> None:
-    """Returns when the work that was started has ended."""
-    if DEVICE.type == "cuda":
-        torch.cuda.synchronize()
-
-
 def peak_gib() -> float | None:
     """Peak memory of the device that tensors used."""
     return torch.cuda.max_memory_allocated() / 2**30 if DEVICE.type == "cuda" else None
@@ -119,7 +113,8 @@ def train(job: dict[str, Any], size: str, how: str) -> Figures:
 
     def run() -> None:
         nats[:] = [step(batch) for batch in batches]
-        wait()
+        if DEVICE.type == "cuda":  # until the work that was started has ended
+            torch.cuda.synchronize()
 
     first = timed(run)
     seconds = [timed(run) for _ in range(job["blocks"])]

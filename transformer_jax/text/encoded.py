@@ -170,6 +170,10 @@ def _sentence(ids: np.ndarray, offsets: np.ndarray, i: int) -> np.ndarray:
     return np.asarray(ids[offsets[i] : offsets[i + 1]], np.int32 if ids.ndim == 1 else np.float32)
 
 
+def _offsets(lengths: list[np.ndarray]) -> np.ndarray:
+    return np.cumsum(np.concatenate([[0], *lengths]), dtype=np.int64)
+
+
 def _encoded_chunks(
     pairs: Sequence[tuple[str, str]],
     vocabulary: Vocabulary,
@@ -242,7 +246,7 @@ def _write_arrays(folder: Path, chunks: Iterable[tuple[Side, Side]]) -> None:
                     _write_npy_header(files[side], like[side], 0)
                 files[side].write(values.tobytes())
                 lengths[side].append(of_lines)
-        offsets = [np.cumsum(np.concatenate([[0], *own]), dtype=np.int64) for own in lengths]
+        offsets = (_offsets(lengths[0]), _offsets(lengths[1]))
         for side in (0, 1):
             _write_npy_header(files[side], like[side], int(offsets[side][-1]))
     np.save(folder / "src_offsets.npy", offsets[0])
