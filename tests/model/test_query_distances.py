@@ -68,7 +68,7 @@ def test_attention_equals_a_loop_over_every_pair(name):
         pairs = Pairs(query * K**-0.5, scores, mask, of_keys)
         return softmax(scores + CONTEXTUAL.term(params, pairs), mask)
 
-    heads, got = attend(query, key, value, mask[None, None], normalize=normalize)
+    _, got = attend(query, key, value, mask[None, None], normalize=normalize)
     assert relative_error(got, want) < 1e-6
     assert CONTEXTUAL.values is None, "values get nothing"
 
