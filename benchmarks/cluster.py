@@ -150,7 +150,7 @@ def wait_for(happened: Callable[[], bool], what: str, seconds: float = 600) -> N
 
 
 class Cases:
-    """The cases, each a method that returns what it found."""
+    """The cases; each returns what it found."""
 
     def __init__(self, folder: Path, kills: int, draw: random.Random) -> None:
         self.folder, self.kills, self.draw = folder, kills, draw
@@ -207,23 +207,12 @@ class Cases:
         found["good"] &= found["equals_two"] and status != 0
         return {"killed_at": middle, "seconds_until_all_ended": round(seconds, 1), **found}
 
-    def srun(self) -> dict[str, Any]:
-        """Two nodes with a process each."""
-        self.train(["srun", "-N2", "-n2"], "srun")
-        return self.compared("srun")
-
-    def srun_killed(self) -> dict[str, Any]:
-        """The same, with a kill."""
-        return self.killed(["srun", "-N2", "-n2"], "srun_killed")
-
-    def mpirun(self) -> dict[str, Any]:
-        """Open MPI."""
-        self.train([*MPIRUN, "-n", "2"], "mpirun")
-        return self.compared("mpirun")
-
-    def mpirun_killed(self) -> dict[str, Any]:
-        """The same, with a kill."""
-        return self.killed([*MPIRUN, "-n", "2"], "mpirun_killed")
+    def launched(self, launcher: list[str], name: str) -> dict[str, Any]:
+        """A run of two processes, left alone or killed."""
+        if name.endswith("_killed"):
+            return self.killed(launcher, name)
+        self.train(launcher, name)
+        return self.compared(name)
 
     def batch(self) -> dict[str, Any]:
         """The script of docs/many_machines.md: its time ends, and it requeues itself."""
@@ -305,6 +294,8 @@ class Cases:
 
 
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
+# Of cases without a method of their own.
+LAUNCHERS = {"srun": ["srun", "-N2", "-n2"], "mpirun": [*MPIRUN, "-n", "2"]}
 CASES = "srun srun_killed mpirun mpirun_killed batch submitit requeue walltime restarts".split()
 BATCH = """#!/bin/bash
 #SBATCH --nodes=2 --ntasks-per-node=1 --time=2
@@ -357,7 +348,8 @@ def main() -> None:
         cases.folder.mkdir()
         for name in names:
             begun = time.monotonic()
-            found = getattr(cases, name)()
+            launcher = LAUNCHERS.get(name.removesuffix("_killed"))
+            found = cases.launched(launcher, name) if launcher else getattr(cases, name)()
             minutes = round((time.monotonic() - begun) / 60, 1)
             print(json.dumps({"case": name, **found, "minutes": minutes}), flush=True)
             good &= found["good"]

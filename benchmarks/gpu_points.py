@@ -15,9 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.hlo import computations
-from benchmarks.pair_flops import flops_of_pairs
 from benchmarks.peers.process import speeds
-from benchmarks.programs import Steps, one_device, random_params, without_end
+from benchmarks.programs import Steps, flops_of_pairs, one_device, random_params, without_end
 from benchmarks.turns import Figures, print_figures, timed
 from benchmarks.workload import newstest_sentences, wmt_pairs
 from transformer_jax.config.schema import Config

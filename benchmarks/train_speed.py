@@ -27,9 +27,8 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from pair_flops import flops_of_pairs
 from peers.process import memory_mib, seconds_since_start, speeds
-from programs import Steps
+from programs import Steps, flops_of_pairs
 from turns import (
     CALIBRATION,
     Figures,
@@ -193,15 +192,6 @@ def chosen_peers(names: str, config: Config) -> list[str]:
     return peers
 
 
-def contenders_of(name: str, peers: list[str], task: Path) -> dict[str, list[str]]:
-    """The commands of one task by contender; `name` is added to the contenders' names."""
-    contenders = {OURS + name: [sys.executable, __file__, f"--task={task}"]}
-    for peer in peers:
-        command = [sys.executable, str(PEER_SCRIPT), f"--model={peer}", f"--task={task}"]
-        contenders[PEERS[peer] + name] = command
-    return contenders
-
-
 def compare(configs: dict[str, Config], values: dict[str, Any]) -> None:
     """Runs the comparison of configs that differ in model.dtype; prints heading and table."""
     contenders: dict[str, list[str]] = {}
@@ -213,7 +203,10 @@ def compare(configs: dict[str, Config], values: dict[str, Any]) -> None:
             data = load_data(config, RunFolder(folder / "run"))
             task = write_task(config, data, folder, values["warm_up"], values["steps"])
             name = f", {dtype}" if len(configs) > 1 else ""
-            contenders |= contenders_of(name, peers, task)
+            contenders[OURS + name] = [sys.executable, __file__, f"--task={task}"]
+            for peer in peers:
+                command = [sys.executable, str(PEER_SCRIPT), f"--model={peer}", f"--task={task}"]
+                contenders[PEERS[peer] + name] = command
         tunables = {"GLIBC_TUNABLES": f"glibc.malloc.hugetlb={values['hugetlb']}"}
         results = processes_by_turns(contenders, values["turns"], tunables)
     flops = flops_per_token(config, data)

@@ -8,26 +8,15 @@ from transformer_jax.text.vocabulary import EOS, UNK
 NEWSTEST = 3_003  # sentences of newstest2014
 
 
-def wmt_lengths(pairs: int, longest: int) -> tuple[np.ndarray, np.ndarray]:
-    """Source and target lengths of pairs like those of WMT, mean 28: int64 [pairs] each."""
-    draw = np.random.default_rng(0)
-    src = draw.lognormal(np.log(28) - 0.18, 0.6, pairs)
-    tgt = src * draw.lognormal(0, 0.25, pairs)
-    src, tgt = (np.clip(side.round(), 2, longest).astype(np.int64) for side in (src, tgt))
-    return src, tgt
-
-
 def wmt_pairs(tgt_tokens: int, longest: int, vocabulary_size: int) -> EncodedPairs:
-    """Pairs like those of WMT that have `tgt_tokens` target tokens in total."""
-    src, tgt = wmt_lengths(tgt_tokens // 4, longest)
+    """Pairs like those of WMT, mean length 28, that have `tgt_tokens` target tokens in total."""
+    draw, most = np.random.default_rng(0), tgt_tokens // 4
+    src = draw.lognormal(np.log(28) - 0.18, 0.6, most)
+    tgt = src * draw.lognormal(0, 0.25, most)
+    src, tgt = (np.clip(side.round(), 2, longest).astype(np.int64) for side in (src, tgt))
     pairs = int(np.searchsorted(np.cumsum(tgt), tgt_tokens))
-    return random_pairs(src[:pairs], tgt[:pairs], vocabulary_size)
-
-
-def random_pairs(src: np.ndarray, tgt: np.ndarray, vocabulary_size: int) -> EncodedPairs:
-    """Pairs of sentences of these lengths."""
     draw = np.random.default_rng(1)
-    sides = [random_sentences(draw, lengths, vocabulary_size) for lengths in (src, tgt)]
+    sides = [random_sentences(draw, lengths[:pairs], vocabulary_size) for lengths in (src, tgt)]
     return EncodedPairs(*sides[0], *sides[1])
 
 

@@ -44,7 +44,7 @@ from experiments.own_text import data_file, on_text, write_split
 from experiments.short_demo import updates
 from transformer_jax.errors import DataError
 from transformer_jax.evaluation.attention import Attention
-from transformer_jax.evaluation.word_errors import word_errors
+from transformer_jax.evaluation.bleu import word_errors
 from transformer_jax.files import open_whole
 from transformer_jax.reporting.page import Part
 from transformer_jax.tables.command import main

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import gpu_kernels, pair_flops, turns
-from benchmarks.pair_flops import flops_of_pairs
+from benchmarks import gpu_kernels, programs, turns
 from benchmarks.peers import searching
+from benchmarks.programs import flops_of_pairs
 from tests import tiny_runs as runs
 from tests.training import closed_forms
 from transformer_jax.config.changes import with_values
@@ -181,7 +181,7 @@ def test_the_flops_of_each_pair_are_those_of_its_own_trace(kind):
 
 
 def test_a_count_that_grows_in_another_way_is_refused(monkeypatch):
-    monkeypatch.setattr(pair_flops, "training_flops", lambda model, size, src, tgt: src**3 + tgt)
+    monkeypatch.setattr(programs, "training_flops", lambda model, size, src, tgt: src**3 + tgt)
     with pytest.raises(ValueError, match="no polynomial of degree 2"):
         flops_of_pairs(ModelConfig(), 50, SRC, TGT)
 

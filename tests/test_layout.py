@@ -58,7 +58,7 @@ MAY_IMPORT = {
 # Beside the commands' own functions: parts, or modules of one.
 EXPERIMENTS_MAY_IMPORT = {"config", "model", "reporting", "tables", "api"}
 EXPERIMENTS_MAY_IMPORT |= {"commands.attention", "use.command_line", "use.loading"}
-EXPERIMENTS_MAY_IMPORT |= {"evaluation.alignment", "evaluation.attention", "evaluation.word_errors"}
+EXPERIMENTS_MAY_IMPORT |= {"evaluation.alignment", "evaluation.attention", "evaluation.bleu"}
 EXPERIMENTS_MAY_IMPORT |= {"evaluation.head_importance", "runs.metrics", "runs.run_folder"}
 EXPERIMENTS_MAY_IMPORT |= {"evaluation.learned_gates", "training.optimizer"}
 EXPERIMENTS_MAY_IMPORT |= {"text.batches", "text.built_in_corpus", "text.hmm_aligner"}
@@ -160,7 +160,7 @@ def test_what_tables_share_with_commands_imports_no_part():
 
 
 SEARCH = {"text", "model.interfaces"}
-SEARCH |= {f"decoding.{name}" for name in ("exclusions", "penalties", "state", "top_k")}
+SEARCH |= {f"decoding.{name}" for name in ("exclusions", "penalties", "state")}
 
 
 @pytest.mark.parametrize(

@@ -36,12 +36,12 @@ class Job(NamedTuple):
     tried: int  # sentences on which options are tried
 
 
-# Loads an engine: (job, beam size, its options) -> a function that searches all sentences and
-# returns its seconds and the ids. Ids end in EOS, except those that a limit cut.
-Engine = Callable[[Job, int, dict[str, Any]], Callable[[], tuple[float, Ids]]]
+# Searches all sentences, and returns its seconds and the ids; they end in EOS, except those that a
+# limit cut.
+Search = Callable[[], tuple[float, Ids]]
 
 
-def ours(job: Job, beam_size: int, options: dict[str, Any]) -> Callable[[], tuple[float, Ids]]:
+def ours(job: Job, beam_size: int, options: dict[str, Any]) -> Search:
     """Translator.translate with the run's config; options: length_penalty (alpha), keys."""
     from transformer_jax.use.loading import load_model
 
@@ -73,9 +73,7 @@ def transformers_model(job: Job, attention: str = "sdpa") -> Any:
     return model
 
 
-def transformers(
-    job: Job, beam_size: int, options: dict[str, Any]
-) -> Callable[[], tuple[float, Ids]]:
+def transformers(job: Job, beam_size: int, options: dict[str, Any]) -> Search:
     """transformers' generate; options: batch_size, attention ("sdpa" or "eager")."""
     import torch
 
@@ -107,9 +105,7 @@ def transformers(
     return search
 
 
-def ctranslate2(
-    job: Job, beam_size: int, options: dict[str, Any]
-) -> Callable[[], tuple[float, Ids]]:
+def ctranslate2(job: Job, beam_size: int, options: dict[str, Any]) -> Search:
     """translate_batch; options: compute ("float32", "int8"), batch_size, inter, intra threads."""
     from ctranslate2 import Translator
 
@@ -142,7 +138,8 @@ def ctranslate2(
     return search
 
 
-ENGINES: dict[str, Engine] = {
+# (job, beam size, its options) -> its search.
+ENGINES: dict[str, Callable[[Job, int, dict[str, Any]], Search]] = {
     "ours": ours,
     "transformers": transformers,
     "ctranslate2": ctranslate2,

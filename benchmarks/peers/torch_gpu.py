@@ -40,12 +40,6 @@ CORPUS_TIMES = 20  # pairs to choose from, times those that are used
 SEARCHES = 3
 
 
-def wait() -> None:
-    """Returns when the work that was started has ended."""
-    if DEVICE.type == "cuda":
-        torch.cuda.synchronize()
-
-
 def peak_gib() -> float | None:
     """Peak memory of the device that tensors used."""
     return torch.cuda.max_memory_allocated() / 2**30 if DEVICE.type == "cuda" else None
@@ -119,7 +113,8 @@ def train(job: dict[str, Any], size: str, how: str) -> Figures:
 
     def run() -> None:
         nats[:] = [step(batch) for batch in batches]
-        wait()
+        if DEVICE.type == "cuda":  # until the work that was started has ended
+            torch.cuda.synchronize()
 
     first = timed(run)
     seconds = [timed(run) for _ in range(job["blocks"])]
@@ -138,15 +133,6 @@ def train(job: dict[str, Any], size: str, how: str) -> Figures:
 
 
 # Search ---------------------------------------------------------------------------------------
-
-
-def marian_model(model: dict[str, Any], vocabulary_size: int) -> Any:
-    """MarianMT with random weights."""
-    from transformers import MarianMTModel
-
-    ends = {"eos_token_id": EOS, "bos_token_id": BOS, "forced_eos_token_id": None}
-    config = marian_config(model, vocabulary_size, max_length=512, **ends)
-    return MarianMTModel(config).to(DEVICE, torch.bfloat16).eval()
 
 
 class EndsAt:
@@ -186,10 +172,14 @@ def translate(model: Any, sentences: list[np.ndarray], rows: int, beams: int) ->
 
 
 def search(job: dict[str, Any]) -> Figures:
-    """Times beam search ("beam") and greedy search of the base model."""
+    """Times beam search ("beam") and greedy search of the base model, with random weights."""
+    from transformers import MarianMTModel
+
     config = job["configs"]["base"]
     size = job["vocabulary_size"]
-    model = marian_model(config["model"], size)
+    ends = {"eos_token_id": EOS, "bos_token_id": BOS, "forced_eos_token_id": None}
+    settings = marian_config(config["model"], size, max_length=512, **ends)
+    model = MarianMTModel(settings).to(DEVICE, torch.bfloat16).eval()
     sentences = newstest_sentences(job["sentences"], config["decode"]["max_length"], size)
     rows = job["marian_rows"]
     beams = {"beam": config["decode"]["beam_size"], "greedy": 1}

@@ -49,11 +49,6 @@ class Pairs(NamedTuple):
     tgt_offsets: np.ndarray
 
 
-def load_pairs(folder: Path) -> Pairs:
-    """The arrays that this package's `encode_corpus` wrote."""
-    return Pairs(*(np.load(folder / f"{name}.npy", mmap_mode="r") for name in Pairs._fields))
-
-
 def bucketed(pairs: Pairs, tokens: int, max_length: int, seed: int) -> list[np.ndarray]:
     """Pair numbers of each batch of an epoch: lengths alike, `tokens` target tokens, shuffled.
 
@@ -248,7 +243,10 @@ class Trainer:
             config["model"], size, longest
         ).train()
         self.optimizer, self.schedule = make_optimizer(self.model, config)
-        self.batches = endless(load_pairs(Path(task["pairs"])), config)
+        # The arrays that this package's `encode_corpus` wrote.
+        files = (Path(task["pairs"]) / f"{field}.npy" for field in Pairs._fields)
+        pairs = Pairs(*(np.load(file, mmap_mode="r") for file in files))
+        self.batches = endless(pairs, config)
 
     def step(self) -> tuple[np.ndarray, Tensor]:
         """One update. Returns (source tokens, target tokens, slots), and nats per token."""

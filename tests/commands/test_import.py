@@ -15,7 +15,7 @@ from tests.commands.test_translate import answers
 from tests.interop import marian_by_hand as marian
 from tests.interop.test_huggingface import ONE, write_folder
 from transformer_jax.commands.import_model import write_run
-from transformer_jax.interop.vocabulary_yml import read_vocabulary_yml
+from transformer_jax.interop.marian import read_vocabulary_yml
 from transformer_jax.runs.metrics import read_metrics
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.vocabulary import EOS

@@ -32,8 +32,7 @@ from tests.fixtures.cases import first_quick
 from transformer_jax.decoding import search
 from transformer_jax.decoding.penalties import PENALTIES
 from transformer_jax.decoding.search import advance, make_rules
-from transformer_jax.decoding.state import empty_search, is_live, start_sentences
-from transformer_jax.decoding.top_k import top_k
+from transformer_jax.decoding.state import empty_search, is_live, start_sentences, top_k
 from transformer_jax.model.interfaces import Cache, Stepped
 from transformer_jax.text.vocabulary import BOS, EOS
 

@@ -6,6 +6,7 @@ import random
 import numpy as np
 import pytest
 
+from transformer_jax.evaluation.bleu import character_errors, edit_distance, word_errors
 from transformer_jax.evaluation.latency import (
     average_lagging,
     average_proportion,
@@ -14,7 +15,6 @@ from transformer_jax.evaluation.latency import (
     mean_latency,
     wait_k_delays,
 )
-from transformer_jax.evaluation.word_errors import character_errors, edit_distance, word_errors
 
 # Error rates, against a search over all edits ----------------------------------------------------
 

@@ -12,8 +12,7 @@ from tests.fixtures.cases import first_quick
 from tests.fixtures.tiny import lay_out, model_inputs, of_each_pair, relative_error
 from tests.interop import marian_by_hand as marian
 from transformer_jax.errors import UserError
-from transformer_jax.interop.marian import read_marian
-from transformer_jax.interop.vocabulary_yml import read_vocabulary_yml
+from transformer_jax.interop.marian import read_marian, read_vocabulary_yml
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.text.bundle import packed
 from transformer_jax.text.vocabulary import BOS, EOS, PAD, UNK, Sizes, TableVocabulary

@@ -17,7 +17,7 @@ from transformer_jax.model.outputs import mixed_loss
 from transformer_jax.model.outputs.choices import OUTPUTS
 from transformer_jax.model.outputs.cross_entropy import LossSettings
 from transformer_jax.model.sides.embeddings import shift_right
-from transformer_jax.text.batches import Packed
+from transformer_jax.text.batches import Batch, Packed
 from transformer_jax.text.vocabulary import BOS
 
 B, L, M, D, E, V, PADDED = 2, 6, 5, 3, 4, 9, 16
@@ -148,7 +148,7 @@ def compiled(name):
         settings = LossSettings(SMOOTHING, V, "float64", L, B)
 
         def loss(found):
-            sums = out.loss(found.x_BLD, given(found), TARGET, settings)
+            sums = out.loss(found.x_BLD, given(found), Batch(SOURCE, TARGET), settings)
             return TIMES * sums.smoothed_nats, sums
 
         @jax.jit
@@ -224,7 +224,7 @@ def test_rows_of_several_replicas_and_blocks_have_the_gradients_of_one_block(nam
 
         def loss(found):
             beside = given(found)._replace(source=source, target=read)
-            return out.loss(found.x_BLD, beside, target, settings).smoothed_nats
+            return out.loss(found.x_BLD, beside, Batch(source, target), settings).smoothed_nats
 
         return jax.jit(jax.value_and_grad(loss))(jax.tree.map(jnp.float32, whole))
 

@@ -155,7 +155,10 @@ class LineTranslator:
         given = [tgt_ids[i] if len(tgt_ids[i]) else END for i in filled]
         found = forced_scores(self.translator, [src_ids[i] for i in filled], given)
         scored = dict(zip(filled, found, strict=True))
-        return [scored.get(i) or _of_blank(len(ids)) for i, ids in enumerate(tgt_ids)]
+        for i, ids in enumerate(tgt_ids):  # of blank sources
+            nats = -math.inf if len(ids) else 0.0
+            scored.setdefault(i, Forced(nats, nats, len(ids)))
+        return [scored[i] for i in range(len(tgt_ids))]
 
     def encode_pairs(
         self, pairs: Sequence[Pair | AlignedPair]
@@ -245,11 +248,6 @@ class LineTranslator:
                 self.longest,
                 "subwords (EOS included)" if self.read is None else "source positions",
             )
-
-
-def _of_blank(target_length: int) -> Forced:
-    """The score that a blank source gives to a translation of that many subwords."""
-    return Forced(-math.inf, -math.inf, target_length) if target_length else Forced(0.0, 0.0, 0)
 
 
 def line_groups(stream: io.BufferedIOBase, size: int = GROUP_LINES) -> Iterator[list[str]]:

@@ -13,7 +13,7 @@ Dimension key
 
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -69,8 +69,8 @@ class ParallelTranslator(Translator):
         size = min(size, self.model.longest() or size)
         empty = len(source.ids) - len(lengths)
         length_BK = np.pad(tried_BK, ((0, empty), (0, 0)))
-        filling = Filling(size, self.decode.iterations, self.exclusions.banned)
-        found = _fill(self.model, self.params, (source, encoded_BME, length_BK), filling)
+        how = {"size": size, "iterations": self.decode.iterations, "banned": self.exclusions.banned}
+        found = _fill(self.model, self.params, (source, encoded_BME, length_BK), **how)
         ids_BKL, log_p_BK = map(np.asarray, found)
         results = []
         for row, tried_K in enumerate(tried_BK):
@@ -124,24 +124,21 @@ def _lengths(model: EncoderDecoder, params: Params, source: Packed) -> tuple[Arr
     return found  # type: ignore[no-any-return]
 
 
-class Filling(NamedTuple):
-    """How texts of masks are filled in."""
-
-    size: int  # positions of a text
-    iterations: int
-    banned: tuple[int, ...]  # subwords that are never written
-
-
-@functools.partial(jax.jit, static_argnames=("model", "filling"))
+@functools.partial(jax.jit, static_argnames=("model", "size", "iterations", "banned"))
 def _fill(
-    model: EncoderDecoder, params: Params, given: tuple[Packed, Array, Array], filling: Filling
+    model: EncoderDecoder,
+    params: Params,
+    given: tuple[Packed, Array, Array],
+    size: int,
+    iterations: int,
+    banned: tuple[int, ...],
 ) -> tuple[Array, Array]:
     """Texts of the lengths that are asked `[B, K, size]`, and their log probabilities `[B, K]`.
 
     `given` are the source, the encoder's output and the lengths, EOS included, int32 `[B, K]`.
+    Banned subwords are never written.
     """
     source, encoded_BME, length_BK = given
-    size, iterations, banned = filling
     never = (*banned, PAD, EOS, BOS)
     count = length_BK.shape[1]
 

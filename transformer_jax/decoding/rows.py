@@ -226,12 +226,14 @@ def search_rows(
         loop = jax.lax.while_loop(can_enter, enter, loop)
         return loop._replace(rows=loop.rows._replace(search=run_step(loop.rows.search)))
 
-    loop = _Loop(rows, _none_ended(shape, rows.search.pool), jnp.int32(0))
+    most = shape.rows + shape.queue  # sentences that can end in a call
+    results = jax.tree.map(lambda x: jnp.zeros((most, *x.shape[1:]), x.dtype), rows.search.pool)
+    none_ended = Ended(jnp.full(most, NOBODY, jnp.int32), results, jnp.int32(0))
+    loop = _Loop(rows, none_ended, jnp.int32(0))
     loop = jax.lax.while_loop(is_running, next_step, loop)
     loop = _put_aside(loop, jnp.arange(shape.rows))
-    return jax.lax.with_sharding_constraint(
-        loop.rows, row_shardings(model, shape, mesh)
-    ), loop.ended
+    layout = row_shardings(model, shape, mesh)
+    return jax.lax.with_sharding_constraint(loop.rows, layout), loop.ended
 
 
 @partial(jax.jit, static_argnames=("model", "weights"))
@@ -274,7 +276,10 @@ def _enter(
     search = loop.rows.search
     lengths_F = next_ones(queue.lengths_Q)
     sources_F = next_ones(queue.sources_Q)
-    memory = _remember(model, params, sources_F, lengths_F)
+    real_FM = jnp.arange(shape.src_length) < lengths_F[:, None]
+    source = one_a_row(sources_F, real_FM.astype(jnp.int32), jnp, jax.lax.cummax)
+    encoded = model.apply({"params": params}, source, method="encode")
+    memory: Any = model.apply({"params": params}, encoded, source, method="remember")
 
     def write(kept_B: Array, new_F: Array) -> Array:
         return replaced(kept_B, rows_F, new_F)
@@ -283,9 +288,8 @@ def _enter(
     cache = jax.tree.map(lambda c: replaced(c, rows_F, 0), search.cache)
     search = search._replace(memory=jax.tree.map(write, search.memory, memory), cache=cache)
     limits_F = jnp.where(lengths_F > 0, lengths_F + shape.max_extra_length, 0)
-    counted_FM = jnp.arange(shape.src_length) < lengths_F[:, None]
-    if not shape.features:  # coverage does not count EOS
-        counted_FM &= sources_F != EOS
+    # Coverage does not count EOS.
+    counted_FM = real_FM if shape.features else real_FM & (sources_F != EOS)
     rows = Rows(
         start_sentences(
             search, rows_F, limits_F, counted_FM, next_ones(queue.sample_seed_Q), shape.groups
@@ -293,23 +297,6 @@ def _enter(
         write(loop.rows.sentence_B, next_ones(queue.sentence_Q)),
     )
     return loop._replace(rows=rows, taken=loop.taken + shape.together)
-
-
-def _remember(model: Predictor, params: Params, sources_F: Array, lengths_F: Array) -> Memory:
-    """Encodes source sentences; returns what search keeps of them."""
-    segments_FM = (jnp.arange(sources_F.shape[1]) < lengths_F[:, None]).astype(jnp.int32)
-    source = one_a_row(sources_F, segments_FM, jnp, jax.lax.cummax)
-    variables = {"params": params}
-    encoded = model.apply(variables, source, method="encode")
-    memory: Any = model.apply(variables, encoded, source, method="remember")
-    return memory
-
-
-def _none_ended(shape: SearchShape, pool: SearchResult) -> Ended:
-    """Space for all sentences that can end in a call; `pool` has the shapes of the results."""
-    most = shape.rows + shape.queue
-    results = SearchResult(*(jnp.zeros((most, *x.shape[1:]), x.dtype) for x in pool))
-    return Ended(jnp.full(most, NOBODY, jnp.int32), results, jnp.int32(0))
 
 
 def _put_aside(loop: _Loop, rows_F: Array) -> _Loop:

@@ -39,10 +39,9 @@ from transformer_jax.decoding.state import (
     at_own_slot,
     finished_hypotheses,
     is_live,
+    top_k,
     with_newest,
 )
-from transformer_jax.decoding.top_k import top_k
-from transformer_jax.model.interfaces import Cache
 from transformer_jax.model.layers.dropout import mix, standard_gumbel, uniform
 from transformer_jax.text.vocabulary import EOS
 
@@ -94,7 +93,7 @@ def draw(step: StepFn, sampling: Sampling, state: SearchState) -> SearchState:
         now=now._replace(position_B=jnp.where(goes_on_B, length_B, now.position_B), ids_BK=ids_BK),
         log_probs_BK=jnp.where(ended_BK, -jnp.inf, log_probs_BK),
         sequences_BKT=sequences_BKT,
-        cache=Cache(stepped.cache.written, stepped.cache.carried),
+        cache=stepped.cache,
         coverage=coverage,
         pool=jax.tree.map(replaced, state.pool, new),
         steps=state.steps + 1,

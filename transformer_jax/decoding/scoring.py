@@ -65,9 +65,7 @@ def forced_logits(
     """The logits of each target in forced decoding.
 
     Args:
-      translator: provides the model.
-      sources: the subwords of each source, int32 `[length]`, EOS included.
-      targets: the subwords of each translation, likewise.
+      translator, sources, targets: as in `forced_scores`.
 
     Returns:
       float32 `[tgt_len, vocabulary]` for each pair; row l predicts subword l.

@@ -44,12 +44,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from transformer_jax.decoding.exclusions import NOTHING, Exclusions, without_excluded
-from transformer_jax.decoding.penalties import (
-    coverage_penalty,
-    covered,
-    divisors,
-    penalized,
-)
+from transformer_jax.decoding.penalties import coverage_penalty, covered, divisors, penalized
 from transformer_jax.decoding.state import (
     IMPOSSIBLE,
     SearchResult,
@@ -59,9 +54,9 @@ from transformer_jax.decoding.state import (
     finished_hypotheses,
     gather_slots,
     is_live,
+    top_k,
     with_newest,
 )
-from transformer_jax.decoding.top_k import top_k
 from transformer_jax.model.interfaces import Cache, Now
 from transformer_jax.text.vocabulary import EOS
 

@@ -120,11 +120,8 @@ def write(
     """Generates one target subword; call it after `read` of the source subwords that it may use.
 
     Args:
-      model: a wait-k model.
-      shape: the shape of all sentences.
-      params: the model's parameters.
+      model, shape, params, sentence: as for `read`.
       prepared: the result of `prepared_output` in rows.py.
-      sentence: donated.
       limit: the translation's limit in subwords, EOS included, int32 scalar; until the source has
         ended, the length of the arrays.
 

@@ -1,4 +1,4 @@
-"""What search and sampling share: the decoder that they call, and the state of their rows.
+"""What search and sampling share: the decoder that they call, the state of their rows, `top_k`.
 
 The decoder is one function, `step(now, memory, cache) -> Stepped`:
 - `now`: the newest subword of each hypothesis, its position, and for each earlier position the beam
@@ -29,12 +29,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from transformer_jax.decoding.penalties import Coverage
 from transformer_jax.model.interfaces import Cache, Now, Stepped
 from transformer_jax.text.vocabulary import BOS, PAD
 
+CHUNK = 64  # entries of `top_k`; 32 to 128 are equally fast on a CPU
 IMPOSSIBLE = -1e8  # below any real log probability, above that of the vocabulary's padding
 SourceMemory = Any  # a pytree of arrays [B, ...]
 StepFn = Callable[[Now, SourceMemory, Cache], Stepped]
@@ -86,7 +87,17 @@ def empty_search(
     Raises:
       ValueError: an argument is invalid, or a leaf of memory or cache is not `[batch, ...]`.
     """
-    _check_arguments(memory, cache, batch, beam_size, size, n_best)
+    if not 1 <= n_best <= beam_size:
+        raise ValueError(f"n_best={n_best} is not in 1 .. beam_size={beam_size}.")
+    if size < 1:
+        raise ValueError(f"size={size} leaves no room for a subword; it must be at least 1.")
+    for name, tree in (("memory", memory), ("cache", cache)):
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+            if leaf.shape[:1] != (batch,):
+                raise ValueError(
+                    f"{name}{jax.tree_util.keystr(path)} has shape {list(leaf.shape)}; expected "
+                    f"[batch={batch}, ...]."
+                )
     slots = (batch, beam_size)
     now = Now(
         position_B=jnp.zeros(batch, jnp.int32),
@@ -211,17 +222,40 @@ def finished_hypotheses(
     )
 
 
-def _check_arguments(
-    memory: SourceMemory, cache: Cache, batch: int, beam_size: int, size: int, n_best: int
-) -> None:
-    if not 1 <= n_best <= beam_size:
-        raise ValueError(f"n_best={n_best} is not in 1 .. beam_size={beam_size}.")
-    if size < 1:
-        raise ValueError(f"size={size} leaves no room for a subword; it must be at least 1.")
-    for name, tree in (("memory", memory), ("cache", cache)):
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-            if leaf.shape[:1] != (batch,):
-                raise ValueError(
-                    f"{name}{jax.tree_util.keystr(path)} has shape {list(leaf.shape)}; expected "
-                    f"[batch={batch}, ...]."
-                )
+def top_k(x: Array, k: int) -> tuple[Array, Array]:
+    """The `k` largest entries along the last axis, largest first; the result is exact.
+
+    Of equal entries, the one with the lowest index comes first. `lax.top_k` alone is slow on a CPU.
+    A row's best k entries are in the k chunks with the largest maxima, and finding these chunks is
+    a plain reduction: 3 to 6 times faster at 8,000 to 37,000 entries.
+
+    Args:
+      x: float32 `[..., width]` without NaN; the result of a row with NaN is arbitrary.
+      k: 1 <= k <= width.
+
+    Returns:
+      Values and int32 indices `[..., k]`.
+    """
+    width = x.shape[-1]
+    if width < 2 * k * CHUNK:
+        return _top_k_plain(x, k)
+    x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -width % CHUNK)], constant_values=-jnp.inf)
+    chunks = x.reshape(*x.shape[:-1], -1, CHUNK)
+    _, best = _top_k_plain(chunks.max(-1), k)
+    best = jnp.sort(best)  # so that equal entries keep their order
+    within = jnp.take_along_axis(chunks, best[..., None], axis=-2).reshape(*x.shape[:-1], k * CHUNK)
+    values, index = _top_k_plain(within, k)
+    return values, jnp.take_along_axis(best, index // CHUNK, axis=-1) * CHUNK + index % CHUNK
+
+
+def _top_k_plain(x: Array, k: int) -> tuple[Array, Array]:
+    if k == 1:  # two reductions suffice
+        largest = x.max(-1, keepdims=True)
+        index = jnp.arange(x.shape[-1])
+        return largest, jnp.where(x == largest, index, len(index) - 1).min(-1, keepdims=True)
+    # lax.top_k ranks 0.0 above -0.0; everywhere else they are equal.
+    values, index = lax.top_k(jnp.where(x == 0, 0.0, x), k)
+    # Without barriers a caller's slice joins the slice in lax.top_k, which XLA for a CPU then no
+    # longer recognizes. It would sort whole rows: 11 ms instead of 0.2 ms in a step with beam 4.
+    # One barrier for both would crash XLA on a mesh.
+    return lax.optimization_barrier(values), lax.optimization_barrier(index)

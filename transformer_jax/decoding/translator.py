@@ -175,14 +175,9 @@ class Translator:
 
     def _call(self, shape: SearchShape, rows: Rows, queue: Queue, more: bool) -> tuple[Rows, Ended]:
         """Starts a call on the device; the host does not wait for its end."""
-        decode = self.decode
-        strengths = Strengths(
-            length_penalty=np.float32(decode.length_penalty),
-            coverage_penalty=np.float32(decode.coverage_penalty),
-            diversity=np.float32(decode.diversity),
-            temperature=np.float32(decode.temperature),
-            top_p=np.float32(decode.top_p or 1.0),
-        )
+        values = (getattr(self.decode, name) for name in Strengths._fields)
+        # Without top_p all subwords are in the nucleus.
+        strengths = Strengths._make(np.float32(1.0 if x is None else x) for x in values)
         with self._start_lock, placed(self.mesh, self.model):
             arguments: Any = (self.params, self.prepared, rows, queue, strengths, np.bool_(more))
             return search_rows(self.model, self.mesh, shape, *arguments)

@@ -216,8 +216,11 @@ def alignment_error_rates(
     Raises:
       RunError: the vocabulary normalizes the text, so that subwords do not spell the words.
     """
-    src = _encoded(vocabulary, [pair.src for pair in pairs], model.config.sources)
-    tgt = _encoded(vocabulary.target, [pair.tgt for pair in pairs])
+    sides = (
+        encode_sources(vocabulary, [pair.src for pair in pairs], model.config.sources),
+        vocabulary.target.encode_lines([pair.tgt for pair in pairs]),
+    )
+    src, tgt = ([np.append(ids, EOS) for ids in side] for side in sides)
     words = [(pair.src_words, pair.tgt_words) for pair in pairs]
     found = list(align_words(model, params, vocabulary, src, tgt, words))
     gold = [pair.alignment for pair in pairs]
@@ -274,11 +277,6 @@ def align_words(
         yield WordAlignment(list(src_words), list(tgt_words), heads_NHJ, mean_NJ)
 
 
-def _encoded(vocabulary: Vocabulary, lines: Sequence[str], sources: int = 1) -> list[np.ndarray]:
-    """Subwords of each line, EOS included."""
-    return [np.append(ids, EOS) for ids in encode_sources(vocabulary, lines, sources)]
-
-
 def cross_weights(
     model: EncoderDecoder,
     params: Params,
@@ -290,12 +288,7 @@ def cross_weights(
     """Yields the "cross" weights of `pair_attention` for each pair, computed in batches.
 
     Args:
-      model: a model with a Transformer decoder.
-      params: its parameters.
-      src: subwords of each source, EOS included, int `[src_len]`; at least one source.
-      tgt: subwords of each translation, int `[tgt_len]`.
-      full_context: whether the decoder sees the whole target.
-      explain: a name in EXPLANATIONS, for one layer of one head in place of the weights.
+      model, params, src, tgt, full_context, explain: as in `align_words`; at least one source.
 
     Yields:
       For each pair, float32 `[layers, heads, tgt_len, src_len]`.

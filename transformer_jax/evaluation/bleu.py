@@ -1,4 +1,4 @@
-"""BLEU in three senses, whose scores are not comparable, and chrF.
+"""BLEU in three senses, whose scores are not comparable, chrF, and error rates of what is read.
 
 **BLEU** is sacreBLEU's (Post 2018): 13a tokens, cased, on detokenized text. Text that is written
 without spaces has other tokens: Chinese sacreBLEU's `zh`, other languages characters. These have no
@@ -22,12 +22,18 @@ steps 1 and 3 are skipped. A language that Moses does not know has no paper BLEU
 **Lowercased BLEU** is the score of papers on Multi30k (Elliott et al. 2016): multi-bleu.perl on
 hypotheses and references that are lowercased, then normalized by Moses' normalize-punctuation.perl,
 then tokenized by tokenizer.perl.
+
+**Word and character error rates** are those of recordings and pictures that are read. The rate is
+(S + D + I) / N over a whole text: substitutions, deletions and insertions of the cheapest way from
+the references to the translations, and the references' number of words or characters. It may exceed
+1.
 """
 
 import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import sacrebleu
 import sacremoses
 from sacrebleu.metrics.bleu import BLEU
@@ -35,7 +41,6 @@ from sacrebleu.metrics.chrf import CHRF
 from sacremoses.corpus import NonbreakingPrefixes
 
 from transformer_jax.errors import DataError
-from transformer_jax.evaluation.word_errors import ErrorRate, character_errors, word_errors
 from transformer_jax.text.lines import is_text
 
 # sacreBLEU's tokens of languages that are written without spaces. Its own for Japanese needs a
@@ -43,6 +48,9 @@ from transformer_jax.text.lines import is_text
 CHARACTERS = "ja jp jpn jap th tha km khm lo lao my mya bur bo bod tib".split()
 UNSPACED = dict.fromkeys("zh zho chi cmn yue lzh wuu".split(), "zh")
 UNSPACED |= dict.fromkeys(CHARACTERS, "char")
+
+RESAMPLES, SEED = 1_000, 0
+TAILS = (2.5, 97.5)  # percentiles: an interval of 95 %
 
 
 def tokens_of_language(language: str) -> str:
@@ -53,6 +61,14 @@ def tokens_of_language(language: str) -> str:
     names = [re.split("[-_]", one)[0] for one in language.lower().split("+")]
     tokens = {UNSPACED.get(name, "13a") for name in names}
     return tokens.pop() if len(tokens) == 1 else "char"
+
+
+class ErrorRate(NamedTuple):
+    """A rate, and the interval of 95 % from resampled lines (Koehn 2004)."""
+
+    rate: float  # 0: no errors
+    low: float
+    high: float
 
 
 class Scores(NamedTuple):
@@ -69,7 +85,7 @@ class Scores(NamedTuple):
     lowercased_bleu_signature: str | None
     chrf: float  # chrF2 (Popović 2015), 0 to 100
     chrf_signature: str
-    # Of recordings and pictures that are read (word_errors.py); None: of text.
+    # Of recordings and pictures that are read; None: of text.
     wer: ErrorRate | None = None
     cer: ErrorRate | None = None
 
@@ -220,3 +236,41 @@ def _moses_bleu(
         f"|smooth:none|sacremoses:{sacremoses.__version__}|sacrebleu:{sacrebleu.__version__}"
     )
     return result.score, signature
+
+
+# Error rates -------------------------------------------------------------------------------------
+
+
+def word_errors(hypotheses: Sequence[str], references: Sequence[str]) -> ErrorRate:
+    """The word error rate; words are between white space, and case counts."""
+    return _error_rate([x.split() for x in hypotheses], [x.split() for x in references])
+
+
+def character_errors(hypotheses: Sequence[str], references: Sequence[str]) -> ErrorRate:
+    """The character error rate; white space of any length is one space."""
+    one_space = [[" ".join(x.split()) for x in lines] for lines in (hypotheses, references)]
+    return _error_rate(*one_space)
+
+
+def edit_distance(hypothesis: Sequence[str], reference: Sequence[str]) -> int:
+    """The fewest substitutions, deletions and insertions between both (Levenshtein 1966)."""
+    row = list(range(len(hypothesis) + 1))  # row[i]: from reference[:0] to hypothesis[:i]
+    for j, wanted in enumerate(reference, 1):
+        diagonal, row[0] = row[0], j
+        for i, found in enumerate(hypothesis, 1):
+            cost = diagonal if found == wanted else 1 + min(diagonal, row[i - 1], row[i])
+            diagonal, row[i] = row[i], cost
+    return row[-1]
+
+
+def _error_rate(
+    hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[str]]
+) -> ErrorRate:
+    pairs = zip(hypotheses, references, strict=True)
+    errors = np.array([edit_distance(*pair) for pair in pairs], np.float64)
+    lengths = np.array(list(map(len, references)), np.float64)
+    random = np.random.default_rng(SEED)
+    drawn = random.multinomial(len(errors), np.full(len(errors), 1 / len(errors)), RESAMPLES)
+    rates = drawn @ errors / np.maximum(drawn @ lengths, 1)
+    low, high = np.percentile(rates, TAILS)
+    return ErrorRate(float(errors.sum() / max(1, lengths.sum())), float(low), float(high))

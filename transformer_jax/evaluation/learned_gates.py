@@ -39,10 +39,7 @@ def learned_gates(
     """log alpha of each head, by "decoder_0/cross_attention": float32 `[heads]`.
 
     Args:
-      model: the model.
-      params: its parameters.
-      sources: the subwords of each source, int32 `[length]`, EOS included.
-      targets: the subwords of each translation, likewise; all pairs are one batch.
+      model, params, sources, targets: as in `importance`; all pairs are one batch.
       updates: how many, of Adam.
       seed: of the noise.
     """

@@ -25,7 +25,6 @@ Tree = Mapping[str, Any]  # parameters by name
 
 ATTENTIONS = {"self_attention": "self_attn", "cross_attention": "encoder_attn"}
 PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
-SSRU = {"input": "input", "forget": "forget"}  # transformers has no SSRU; these names are our own
 # Which axes of one of our arrays have size d_model; None: none of them.
 FIRST, LAST, BOTH = "first", "last", "both"
 AXES = {FIRST: (0,), LAST: (-1,), BOTH: (0, 1), None: ()}
@@ -74,8 +73,11 @@ def entries(config: ModelConfig, tree: Tree) -> Iterator[Entry]:
 
 
 def _of_layer(here: str, there: str, layer: Tree) -> Iterator[Entry]:
-    if "ssru" in layer:
-        yield from _of_ssru(here, there)
+    if "ssru" in layer:  # transformers has none; these names are our own
+        for part in ("input", "forget"):
+            yield Entry((here, "ssru", part), f"{there}.ssru.{part}.weight", BOTH, linear=True)
+        yield Entry((here, "ssru", "forget_bias"), f"{there}.ssru.forget.bias", LAST)
+        yield from _of_norm((here, "ssru_residual", "norm"), f"{there}.ssru_layer_norm")
     for sublayer, name in ATTENTIONS.items():
         if sublayer not in layer:
             continue
@@ -91,13 +93,6 @@ def _of_layer(here: str, there: str, layer: Tree) -> Iterator[Entry]:
     yield Entry((here, "feed_forward", "outer"), f"{there}.fc2.weight", LAST, linear=True)
     yield Entry((here, "feed_forward", "outer_bias"), f"{there}.fc2.bias", LAST)
     yield from _of_norm((here, "feed_forward_residual", "norm"), f"{there}.final_layer_norm")
-
-
-def _of_ssru(here: str, there: str) -> Iterator[Entry]:
-    for ours, theirs in SSRU.items():
-        yield Entry((here, "ssru", ours), f"{there}.ssru.{theirs}.weight", BOTH, linear=True)
-    yield Entry((here, "ssru", "forget_bias"), f"{there}.ssru.forget.bias", LAST)
-    yield from _of_norm((here, "ssru_residual", "norm"), f"{there}.ssru_layer_norm")
 
 
 def _of_norm(here: tuple[str, ...], there: str) -> Iterator[Entry]:
@@ -153,8 +148,11 @@ def to_block(params: Tree, config: ModelConfig, sizes: Sizes, halves: bool) -> W
             x = np.asarray(ours[entry.path])
             for axis in AXES[entry.features] if halves else ():
                 x = halves_first(x, axis)
-        else:
-            x = np.zeros(_size_of_bias(entry, weights, sizes), np.float32)
+        elif entry.path == OUTPUT_BIAS:
+            x = np.zeros(sizes.target, np.float32)
+        else:  # the bias of a linear map whose weight comes before it
+            weight = weights[entry.name.removesuffix("bias") + "weight"]
+            x = np.zeros(len(weight), np.float32)
         if entry.side is not None:
             x = x[: sizes[entry.side]]
         if entry.linear:
@@ -165,12 +163,6 @@ def to_block(params: Tree, config: ModelConfig, sizes: Sizes, halves: bool) -> W
             x = x[None]
         weights[entry.name] = np.array(x, np.float32, order="C")
     return weights
-
-
-def _size_of_bias(entry: Entry, weights: Weights, sizes: Sizes) -> int:
-    if entry.path == OUTPUT_BIAS:
-        return sizes.target
-    return len(weights[entry.name.removesuffix("bias") + "weight"])
 
 
 # In ----------------------------------------------------------------------------------------------

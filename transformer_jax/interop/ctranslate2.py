@@ -317,7 +317,9 @@ def _positions(parts: Unread, weights: Weights, d_model: int) -> tuple[dict[str,
     for side in SIDES:
         table = parts.take(f"{side}/position_encodings/encodings")
         if table is None:
-            table = _from_one(LEAST_POSITIONS, d_model)
+            # OpenNMT-tf's sinusoids: tensor2tensor's in halves, but the first position is 1, not 0.
+            ours = sinusoids(LEAST_POSITIONS + 1, d_model, t2t_wavelengths)
+            table = halves_first(ours[1:], 1)
         tables.append(np.asarray(table, np.float32))
     kinds = {_kind(table) for table in tables}
     if len(kinds) == 1 and (kind := kinds.pop()) is not None:
@@ -326,11 +328,6 @@ def _positions(parts: Unread, weights: Weights, d_model: int) -> tuple[dict[str,
     for name, table in zip(POSITIONS.values(), tables, strict=True):
         weights[name] = table[:length]
     return {"positions": "learned", "max_positions": length}, False
-
-
-def _from_one(length: int, d_model: int) -> np.ndarray:
-    """OpenNMT-tf's sinusoids: tensor2tensor's in halves, but the first position is 1, not 0."""
-    return halves_first(sinusoids(length + 1, d_model, t2t_wavelengths)[1:], 1)
 
 
 def _kind(table: np.ndarray) -> tuple[str, bool] | None:

@@ -129,7 +129,11 @@ def _by_heads(x: np.ndarray, order: Sequence[int]) -> np.ndarray:
 
 def _fill_ends(encoder: Any, decoder: Any, weights: Weights, model: Exported) -> None:
     """Embeddings, positions, last norms and the output."""
-    shared = weights.get("model.shared.weight")
+    shared, config = weights.get("model.shared.weight"), model.config.model
+    added = POSITIONS[config.positions].added
+    vectors = np.zeros((model.positions, config.d_model), np.float32)
+    if added is not None:
+        vectors = added(config, model.positions)
     for side, part, embeddings in (
         ("encoder", encoder, encoder.embeddings[0]),
         ("decoder", decoder, decoder.embeddings),
@@ -137,22 +141,13 @@ def _fill_ends(encoder: Any, decoder: Any, weights: Weights, model: Exported) ->
         own = weights.get(f"model.{side}.embed_tokens.weight")
         embeddings.weight = shared if own is None else own
         learned = weights.get(f"model.{side}.embed_positions.weight")
-        part.position_encodings.encodings = _vectors(model) if learned is None else learned
+        part.position_encodings.encodings = vectors if learned is None else learned
         if f"{side}_norm" in model.params:
             _fill_norm(part.layer_norm, weights, f"model.{side}.layer_norm")
     output = weights.get("lm_head.weight")
     decoder.projection.weight = decoder.embeddings.weight if output is None else output
-    if model.config.model.output_bias:
+    if config.output_bias:
         decoder.projection.bias = weights["final_logits_bias"][0]
-
-
-def _vectors(model: Exported) -> np.ndarray:
-    """The vectors added to the input, unless they are learned: float32 `[positions, d_model]`."""
-    config = model.config.model
-    added = POSITIONS[config.positions].added
-    if added is None:
-        return np.zeros((model.positions, config.d_model), np.float32)
-    return added(config, model.positions)
 
 
 def _fill_layer(layer: Any, weights: Weights, side: str, n: int, attention_bias: bool) -> None:

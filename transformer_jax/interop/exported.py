@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.config.data import code
-from transformer_jax.config.keys import Key
 from transformer_jax.config.schema import KEYS, Config
 from transformer_jax.errors import UserError
 from transformer_jax.text.vocabulary import TableVocabulary, Vocabulary
@@ -69,11 +68,6 @@ class Exported(NamedTuple):
             (folder / name).write_bytes(model)
 
 
-def _of_a_part(key: Key) -> bool:
-    """Whether only a part of the model reads the key, which no format has."""
-    return any(setting.startswith("model.") for setting in key.read_with)
-
-
 def require_supported(config: Config, supported: Mapping[str, Sequence[Any]], what: str) -> None:
     """Refuses a model that a format cannot express: other engines would ignore what they lack.
 
@@ -86,14 +80,14 @@ def require_supported(config: Config, supported: Mapping[str, Sequence[Any]], wh
     Raises:
       UserError: it names each key whose value the format cannot express.
     """
-    wrong = [
-        f"model.{field.name}={value!r}"
-        for field in dataclasses.fields(config.model)
-        if field.name not in EXPRESSED | OF_OTHER_PARTS
-        and not _of_a_part(KEYS[f"model.{field.name}"])
-        and (value := getattr(config.model, field.name))
-        not in supported.get(field.name, (field.default,))
-    ]
+    wrong = []
+    for field in dataclasses.fields(config.model):
+        name, value = f"model.{field.name}", getattr(config.model, field.name)
+        # Whether only a part of the model reads the key, which no format has.
+        of_a_part = any(setting.startswith("model.") for setting in KEYS[name].read_with)
+        if field.name not in EXPRESSED | OF_OTHER_PARTS and not of_a_part:
+            if value not in supported.get(field.name, (field.default,)):
+                wrong.append(f"{name}={value!r}")
     d_k, d_v = config.model.head_sizes
     if d_v != d_k:
         wrong.append(f"model.d_v={d_v} that is not model.d_k={d_k}")

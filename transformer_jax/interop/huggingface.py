@@ -111,18 +111,15 @@ def read_huggingface(folder: Path, languages: tuple[str, str]) -> Imported:
     bundle = Bundle(models[0], models[1], source, languages, target)
     _check_added_tokens(folder, tokenizer, {*source, *(target or source)})
     decode = _decode(folder, options, target or source)
-    if _generation(folder).get("renormalize_logits") and "final_logits_bias" in weights:
+    if (
+        _read_optional(folder / GENERATION).get("renormalize_logits")
+        and "final_logits_bias" in weights
+    ):
         # What is banned takes no probability there; here only its bias can say so.
         bias = np.array(weights["final_logits_bias"], np.float32)
         bias[..., [(target or source).index(one) for one in decode["banned_subwords"]]] = NEVER
         weights = {**weights, "final_logits_bias": bias}
     return imported(weights, config, (special, tgt_special), bundle, decode)
-
-
-def _generation(folder: Path) -> dict[str, Any]:
-    """The content of generation_config.json; empty if there is no such file."""
-    path = folder / GENERATION
-    return read_json(path) if path.is_file() else {}
 
 
 def languages_of(folder: Path) -> tuple[str | None, str | None]:
@@ -133,7 +130,10 @@ def languages_of(folder: Path) -> tuple[str | None, str | None]:
 
 def tokenizer_options(folder: Path) -> dict[str, Any]:
     """The content of tokenizer_config.json; empty if there is no such file."""
-    path = folder / "tokenizer_config.json"
+    return _read_optional(folder / "tokenizer_config.json")
+
+
+def _read_optional(path: Path) -> dict[str, Any]:
     return read_json(path) if path.is_file() else {}
 
 
@@ -238,8 +238,7 @@ def _pieces(path: Path, table: Mapping[str, Any], size: int) -> tuple[str, ...]:
 
 def _check_added_tokens(folder: Path, tokenizer: Mapping[str, Any], pieces: set[str]) -> None:
     """Raises UserError if a user added tokens, which are no pieces of the SentencePiece models."""
-    path = folder / "added_tokens.json"
-    added = set(read_json(path)) if path.is_file() else set()
+    added = set(_read_optional(folder / "added_tokens.json"))
     listed = tokenizer.get("added_tokens_decoder") or {}
     if not isinstance(listed, dict):
         raise DataError(f"{folder}: added_tokens_decoder in tokenizer_config.json is no object.")
@@ -266,7 +265,7 @@ def _decode(folder: Path, options: Mapping[str, Any], pieces: Sequence[str]) -> 
         return found
 
     path = folder / GENERATION
-    own = _generation(folder)
+    own = _read_optional(path)
     # With `_from_model_config` transformers takes other values of config.json, if there are some.
     is_both = own.get("_from_model_config", not path.is_file())
     both = {**options, **own} if is_both else own

@@ -4,10 +4,11 @@ Marian writes its options into the .npz, as YAML in `special:model.yml`. A vocab
 of pieces and ids, or a SentencePiece model (.spm) whose pieces have the model's own ids.
 """
 
+import re
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import sentencepiece
@@ -15,6 +16,7 @@ import yaml
 
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.errors import DataError, UserError
+from transformer_jax.files import read_utf8
 from transformer_jax.interop.block import ATTENTIONS, Weights
 from transformer_jax.interop.imported import (
     Imported,
@@ -28,7 +30,6 @@ from transformer_jax.interop.imported import (
     unsupported,
     whole,
 )
-from transformer_jax.interop.vocabulary_yml import read_vocabulary_yml
 from transformer_jax.text.bundle import Bundle
 
 OPTIONS = "special:model.yml"
@@ -72,14 +73,6 @@ POST_NORM, PRE_NORM = ("", "dan", ""), ("n", "da", "n")
 LETTERS = {"q": "q", "k": "k", "v": "v", "o": "out"}  # Marian's names of an attention's linear maps
 
 
-class _Search(NamedTuple):
-    """The parts of decoder.yml that the import uses."""
-
-    model: Path
-    vocabularies: list[Path]
-    decode: dict[str, Any]
-
-
 def read_marian(folder: Path, languages: tuple[str, str]) -> Imported:
     """The model of a folder, with Marian's own wavelengths of sinusoids.
 
@@ -90,11 +83,10 @@ def read_marian(folder: Path, languages: tuple[str, str]) -> Imported:
     Raises:
       UserError: a file is missing or damaged, or the model has parts that ours cannot have.
     """
-    search = _read_search(folder)
-    arrays = _read_npz(search.model)
-    options = _read_options(search.model, arrays)
-    config = _config(search.model, options)
-    files = search.vocabularies[0], search.vocabularies[-1]
+    model, vocabularies, decode = _read_search(folder)
+    arrays = _read_npz(model)
+    config = _config(model, _read_options(model, arrays))
+    files = vocabularies[0], vocabularies[-1]
     source, target = [tuple(_pieces_of(file)) for file in files]
     if source != target and config.tie_embeddings:
         raise UserError(
@@ -111,14 +103,15 @@ def read_marian(folder: Path, languages: tuple[str, str]) -> Imported:
         languages,
         target if source != target else None,
     )
-    weights = transformers_names(arrays, config, str(search.model))
-    return imported(weights, config, special, bundle, search.decode)
+    weights = transformers_names(arrays, config, str(model))
+    return imported(weights, config, special, bundle, decode)
 
 
 # Files -------------------------------------------------------------------------------------------
 
 
-def _read_search(folder: Path) -> _Search:
+def _read_search(folder: Path) -> tuple[Path, list[Path], dict[str, Any]]:
+    """The files of the model and its vocabularies, and keys of decode, by decoder.yml."""
     file = folder / "decoder.yml"
     options: Any = _yaml(read_bytes(file), str(file)) if file.is_file() else {}
     if not isinstance(options, dict):
@@ -148,7 +141,7 @@ def _read_search(folder: Path) -> _Search:
         if name not in READ_OR_OF_SPEED and (name not in usual or value != usual[name])
     }
     name_unused(str(file), others)
-    return _Search(model, vocabularies, decode)
+    return model, vocabularies, decode
 
 
 def _inside(folder: Path, names: Any, what: str) -> list[Path]:
@@ -263,18 +256,63 @@ def _pieces_of(path: Path) -> list[str]:
 
 
 def _special(pieces: Sequence[str], path: Path) -> Special:
-    return Special(
-        pad=pieces.index("<pad>") if "<pad>" in pieces else None,
-        eos=_id_of(EOS, pieces, path),
-        unk=_id_of(UNKNOWN, pieces, path),
-        start=None,
-    )
+    for piece in (EOS, UNKNOWN):
+        if piece not in pieces:
+            raise DataError(f"{path} has no {piece}: it is not a vocabulary of Marian.")
+    pad = pieces.index("<pad>") if "<pad>" in pieces else None
+    return Special(pad, pieces.index(EOS), pieces.index(UNKNOWN), start=None)
 
 
-def _id_of(piece: str, pieces: Sequence[str], path: Path) -> int:
-    if piece not in pieces:
-        raise DataError(f"{path} has no {piece}: it is not a vocabulary of Marian.")
-    return pieces.index(piece)
+def read_vocabulary_yml(path: Path) -> list[str]:
+    """The pieces of a vocabulary by id.
+
+    A line is `PIECE: ID` with a plain, 'single' or "double" quoted piece, or it is two lines,
+    `? PIECE` and `: ID`. This is not a YAML parser: PyYAML refuses characters that YAML 1.1 forbids
+    or takes for line ends, and its C parser dies of nested brackets.
+
+    Raises:
+      DataError: a line is none of these, or the ids are not 0, 1, 2, ...
+    """
+    pieces: dict[int, str] = {}
+    waiting: str | None = None
+    for number, line in enumerate(read_utf8(path).split("\n"), 1):
+        line = line.removesuffix("\r")
+        if not line.strip() or line in ("---", "..."):
+            continue
+        if waiting is None and line.startswith("? "):
+            waiting = line[2:]
+            continue
+        piece, _, i = line.rpartition(":")
+        piece = piece if waiting is None else waiting
+        waiting = None
+        if not i.strip().isdecimal():
+            raise DataError(f"{path}, line {number}: {line!r} is not PIECE: ID.")
+        if int(i) in pieces:
+            raise DataError(f"{path}, line {number}: an earlier line has the id {int(i)} too.")
+        pieces[int(i)] = unquoted(piece)
+    if sorted(pieces) != list(range(len(pieces))):
+        raise DataError(f"{path}: the ids of its {len(pieces)} pieces are not 0, 1, 2, ...")
+    return [pieces[i] for i in range(len(pieces))]
+
+
+# YAML 1.1, section 5.7; a backslash before any other character is dropped.
+ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "a": "\a", "b": "\b", "e": "\x1b"}
+ESCAPES |= {"v": "\v", "f": "\f", "N": "\x85", "_": "\xa0", "L": "\u2028", "P": "\u2029"}
+ESCAPED = re.compile(r"\\(?:x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.))")
+
+
+def unquoted(piece: str) -> str:
+    """A YAML scalar without its quotation marks and escapes."""
+    if len(piece) > 1 and piece[0] == piece[-1] == "'":
+        return piece[1:-1].replace("''", "'")
+    if not (len(piece) > 1 and piece[0] == piece[-1] == '"'):
+        return piece
+
+    def plain(match: re.Match) -> str:
+        code = match[1] or match[2] or match[3]
+        return chr(int(code, 16)) if code else ESCAPES.get(match[4], match[4])
+
+    return ESCAPED.sub(plain, piece[1:-1])
 
 
 # Weights -----------------------------------------------------------------------------------------

@@ -67,6 +67,8 @@ def write_stablehlo(model: Exported, folder: Path) -> None:
     names = ["/".join(key.key for key in path) for path, _ in paths]
     folder.mkdir(parents=True, exist_ok=True)
     np.savez(folder / "weights.npz", **{name: x for name, (_, x) in zip(names, paths, strict=True)})
+    cache = unboxed(jax.eval_shape(lambda: made.boxed_cache(sizes)))
+    leaves, carried = jax.tree.leaves(cache), len(jax.tree.leaves(cache.carried))
     signature: dict[str, Any] = {
         "sizes": {"source": sizes.src_length, "target": sizes.length, "beams": sizes.beams},
         "special": {"bos": BOS, "eos": EOS, "banned": list(model.banned)},
@@ -74,7 +76,9 @@ def write_stablehlo(model: Exported, folder: Path) -> None:
         "pieces": dict(zip(("source", "target"), model.pieces, strict=True)),
         **model.before_subwords,
         "weights": names,
-        **_cache_of(made, sizes),
+        "cache": [{"shape": list(x.shape[1:]), "dtype": x.dtype.name} for x in leaves],
+        # Which of these arrays, without their rows, hypotheses carry: the last ones.
+        "carried": list(range(len(leaves) - carried, len(leaves))),
     }
     for name, (function, arguments) in _functions(made, model.params, sizes).items():
         exported = export.export(jax.jit(function), platforms=PLATFORMS)(*arguments)
@@ -95,17 +99,6 @@ def write_stablehlo(model: Exported, folder: Path) -> None:
 def _described(x: Any) -> str:
     """For example "float32[rows,4,3000]"."""
     return f"{x.dtype.name}[{','.join(map(str, x.shape))}]"
-
-
-def _cache_of(model: EncoderDecoder, sizes: SearchSizes) -> dict[str, Any]:
-    """The arrays of the cache, without their rows, and which of them hypotheses carry."""
-    cache = unboxed(jax.eval_shape(lambda: model.boxed_cache(sizes)))
-    leaves = jax.tree.leaves(cache)
-    carried = len(jax.tree.leaves(cache.carried))
-    return {
-        "cache": [{"shape": list(x.shape[1:]), "dtype": x.dtype.name} for x in leaves],
-        "carried": list(range(len(leaves) - carried, len(leaves))),
-    }
 
 
 def _functions(model: EncoderDecoder, params: Any, sizes: SearchSizes) -> dict[str, Function]:

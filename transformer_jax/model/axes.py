@@ -11,11 +11,7 @@ import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
-from flax.linen.spmd import (
-    LogicallyPartitioned,
-    logical_to_mesh_axes,
-    with_logical_constraint,
-)
+from flax.linen.spmd import LogicallyPartitioned, logical_to_mesh_axes, with_logical_constraint
 from jax import Array
 from jax.sharding import PartitionSpec
 

@@ -132,7 +132,9 @@ class EncoderDecoder(nn.Module):
         ids_BL = target.ids
         if self.config.code_in_decoder:
             ids_BL = with_codes(ids_BL, target, source)
-        x_BLD = self._embed_target(ids_BL, vectors, rows_B)
+        # Linen derives the dropout key from the module's path and the number of its calls, so the
+        # masks of source and target differ.
+        x_BLD = self._target_embedding()(ids_BL, vectors, rows_B)
         return self.target_side(x_BLD, place, encoded_BME, seen, rows_B, **options)
 
     def source_place(self, source: Packed) -> Place:
@@ -158,10 +160,7 @@ class EncoderDecoder(nn.Module):
     def __call__(self, source: Packed, target: Packed, rows_B: Array | None = None) -> Array:
         """Logits of each next subword, float32 `[batch, tgt_len, padded vocabulary]`.
 
-        Args:
-          source: the source side of a batch.
-          target: the target side, its ids shifted right.
-          rows_B: numbers of the rows in the global batch `[batch]`, for dropout; None: no dropout.
+        The arguments are those of `decode`.
         """
         return self.logits_and_watched(source, target, rows_B)[0]
 
@@ -225,7 +224,7 @@ class EncoderDecoder(nn.Module):
         ids_BK = now.ids_BK
         if self.config.code_in_decoder:
             ids_BK = jnp.where(positions_B1 == 0, memory.first_B[:, None], ids_BK)
-        x_BKD = self._embed_target(ids_BK, vectors, None)
+        x_BKD = self._target_embedding()(ids_BK, vectors, None)
         cache, written = self.out().own_cache(cache)
         x_BKD, cache, watched_BKM = self.target_side.step(x_BKD, now, memory, cache)
         given = StepGiven(prepared, self.output_params, watched_BKM, memory.output, written)
@@ -322,11 +321,6 @@ class EncoderDecoder(nn.Module):
         if self.config.features:
             return self.projection(source.features, vectors, rows_B)
         return self.embedding(source.ids, vectors, rows_B)
-
-    def _embed_target(self, ids_BL: Array, vectors: Array | float, rows_B: Array | None) -> Array:
-        # Linen derives the dropout key from the module's path and the number of its calls, so the
-        # masks of source and target differ.
-        return self._target_embedding()(ids_BL, vectors, rows_B)
 
     @nn.nowrap
     def _target_embedding(self) -> Embedding:

@@ -43,16 +43,11 @@ class Ensemble(nn.Module):
         """What every search step needs of the source sentences, one per row."""
         own = zip(self.members, encoded, strict=True)
         memories = [member.remember(encoded_BME, source) for member, encoded_BME in own]
-        return _joined_memories(memories)
+        return Memory._make(zip(*memories, strict=True))
 
     def decode_step(self, now: Now, memory: Memory, cache: Cache, prepared: Any) -> Stepped:
         """Log probabilities of the next subword of every hypothesis, and the new caches."""
-        memories = [
-            Memory._make(own)
-            for own in zip(
-                memory.decoder, memory.source_BM, memory.output, memory.first_B, strict=True
-            )
-        ]
+        memories = [Memory._make(own) for own in zip(*memory, strict=True)]
         own = zip(self.members, memories, cache.written, cache.carried, prepared, strict=True)
         steps = [
             member.decode_step(now, remembered, Cache(written, carried), out)
@@ -61,7 +56,8 @@ class Ensemble(nn.Module):
         log_probs_BKV, watched_BKM = mixed(
             tuple(step.logits_BKV for step in steps), tuple(step.watched_BKM for step in steps)
         )
-        return Stepped(log_probs_BKV, _joined_caches([step.cache for step in steps]), watched_BKM)
+        cache = Cache._make(zip(*(step.cache for step in steps), strict=True))
+        return Stepped(log_probs_BKV, cache, watched_BKM)
 
     @staticmethod
     def joined(params: Sequence[Params]) -> Params:
@@ -76,12 +72,12 @@ class Ensemble(nn.Module):
     @nn.nowrap
     def boxed_memory(self, sizes: SearchSizes) -> Memory:
         """The memory of rows without a sentence, boxed with the names of its axes."""
-        return _joined_memories([member.boxed_memory(sizes) for member in self.members])
+        return Memory._make(zip(*(one.boxed_memory(sizes) for one in self.members), strict=True))
 
     @nn.nowrap
     def boxed_cache(self, sizes: SearchSizes) -> Cache:
         """The caches before the first position, boxed with the names of their axes."""
-        return _joined_caches([member.boxed_cache(sizes) for member in self.members])
+        return Cache._make(zip(*(one.boxed_cache(sizes) for one in self.members), strict=True))
 
     @nn.nowrap
     def longest(self) -> int | None:
@@ -116,11 +112,3 @@ def mixed(
     mean = jax.nn.logsumexp(log_probs, axis=0) - jnp.log(len(logits))
     weights = [own for own in watched if own is not None]
     return mean, jnp.stack(weights).mean(0) if weights else None
-
-
-def _joined_memories(memories: list[Memory]) -> Memory:
-    return Memory._make(zip(*memories, strict=True))
-
-
-def _joined_caches(caches: list[Cache]) -> Cache:
-    return Cache(tuple(cache.written for cache in caches), tuple(cache.carried for cache in caches))

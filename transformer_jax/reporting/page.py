@@ -69,7 +69,8 @@ def write_page(path: str | os.PathLike[str], title: str, parts: Sequence[Part]) 
     """Writes a page and returns its path. Raises OSError if a picture is missing."""
     loader = FileSystemLoader(Path(__file__).parent)
     environment = Environment(loader=loader, autoescape=True, keep_trailing_newline=True)
-    environment.filters |= {"base64": _base64, "inline": _inline, "number": _number, "zip": zip}
+    environment.filters |= {"inline": _inline, "number": _number, "zip": zip}
+    environment.filters["base64"] = lambda file: base64.b64encode(file.read_bytes()).decode()
     template = environment.get_template("page.html")
     path = Path(path)
     page = template.render(title=title, parts=[(type(part).__name__, part) for part in parts])
@@ -81,10 +82,6 @@ def write_report(folder: Path, title: str, parts: Sequence[Part]) -> Path:
     """Writes table.md and index.html with the same parts; returns the latter's path."""
     write_atomically(folder / "table.md", markdown_page(title, parts).encode())
     return write_page(folder / "index.html", title, parts)
-
-
-def _base64(file: Path) -> str:
-    return base64.b64encode(file.read_bytes()).decode()
 
 
 def _inline(text: str) -> str:

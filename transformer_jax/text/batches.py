@@ -27,6 +27,7 @@ EPOCH_STREAM = 2  # keeps the epochs' random numbers apart from the plan's
 ENDLESS = 1 << 60  # number of batches that the endless stream reports as its length
 PREFETCHED = 4  # batches made ahead
 SHORTEST_BUCKET = 16  # subwords
+_kept_order = functools.lru_cache(maxsize=4)(random_order)
 
 
 # int32: a NumPy array on the host, a JAX array in a step, a ShapeDtypeStruct for compilation
@@ -148,7 +149,8 @@ class TrainSource:
         planned = np.empty_like(stream)
         for epoch in map(int, np.unique(epochs)):
             of_epoch = epochs == epoch
-            slots = _epoch_order(rows, self.seed, epoch)[in_epoch[of_epoch]]
+            order = _kept_order(rows, self.seed, EPOCH_STREAM, epoch)  # in which slots are read
+            slots = order[in_epoch[of_epoch]]
             planned[of_epoch] = self.plan.rows_of_epoch(epoch, slots)
         return planned
 
@@ -325,9 +327,3 @@ def _lay_out(
     of_sentences = np.diff(ends, prepend=0)
     positions = np.arange(len(tokens)) - np.repeat(ends - of_sentences, of_sentences)
     return Packed(*map(laid_out, (tokens, segments, positions))), in_row
-
-
-@functools.lru_cache(maxsize=4)
-def _epoch_order(rows: int, seed: int, epoch: int) -> np.ndarray:
-    """The slots of an epoch in the order in which they are read: int64 [rows]."""
-    return random_order(rows, seed, EPOCH_STREAM, epoch)

@@ -177,9 +177,9 @@ def _offsets(lengths: list[np.ndarray]) -> np.ndarray:
 def _encoded_chunks(
     pairs: Sequence[tuple[str, str]],
     vocabulary: Vocabulary,
-    sources: int = 1,
-    segmentations: Segmentations | None = None,
-    read: Reader | None = None,
+    sources: int,
+    segmentations: Segmentations | None,
+    read: Reader | None,
 ) -> Iterator[tuple[Side, Side]]:
     """Yields both sides of one chunk of pairs after the other."""
     # The smallest type that fits the ids of both sides.

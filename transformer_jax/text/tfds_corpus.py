@@ -110,8 +110,15 @@ class TfdsCorpus:
         import tensorflow_datasets as tfds
 
         builder = self.builder
+        known, full_name = builder.info.splits, builder.info.full_name
         for split in splits:
-            _check_split(builder, split)
+            try:
+                count = known[split].num_examples
+            except (KeyError, ValueError):
+                there = ", ".join(known)
+                raise DataError(f"{full_name} has no split {split!r}, only {there}.") from None
+            if count == 0:
+                raise DataError(f"split {split!r} of {full_name} has no examples.")
         joined = "+".join(splits)
         raw = tfds.decode.DeserializeMethod.RAW_BYTES
         records = builder.as_data_source(joined, deserialize_method=raw)
@@ -201,18 +208,6 @@ def _find_builder(data: DataConfig) -> Any:
         raise DataError(
             f"data.name={data.name!r}: TFDS has {name}/{configs or builder.VERSION}, not this."
         ) from None
-
-
-def _check_split(builder: Any, split: str) -> None:
-    splits = builder.info.splits
-    try:
-        count = splits[split].num_examples
-    except (KeyError, ValueError):
-        raise DataError(
-            f"{builder.info.full_name} has no split {split!r}, only {', '.join(splits)}."
-        ) from None
-    if count == 0:
-        raise DataError(f"split {split!r} of {builder.info.full_name} has no examples.")
 
 
 def _stand_in_for_tensorflow() -> None:

@@ -54,7 +54,15 @@ class Vocabulary:
         """Raises DataError, naming `name`, if the bytes are not a model with the expected ids."""
         self.model = model
         self._processor = _processor(model, name)
-        _check_pieces(self._processor, name)
+        own = self._processor
+        found = (own.pad_id(), own.eos_id(), own.bos_id(), own.unk_id())
+        has_bytes = own.is_byte(own.piece_to_id("<0x00>"))
+        if found != (PAD, EOS, BOS, UNK) or not has_bytes:
+            raise DataError(
+                f"{name} has pad, eos, bos, unk = {found} and {'' if has_bytes else 'no '}byte "
+                "fallback; train it with --pad_id=0 --eos_id=1 --bos_id=2 --unk_id=3 "
+                "--byte_fallback."
+            )
 
     @property
     def target(self) -> "Vocabulary":
@@ -248,7 +256,10 @@ class TableVocabulary(Vocabulary):
         """As in `Vocabulary`; a first code that is not in the table is unknown, with a warning."""
         ids, rest = super()._split(line)
         if not ids and (found := LANGUAGE.match(line)):
-            self._warn_of_code(found[1])
+            if found[1] not in self._unknown_codes:
+                self._unknown_codes.add(found[1])
+                told = "the vocabulary has no %s, so the model is not told this language"
+                log.warning(told, found[1])
             return [UNK], line[found.end() :]
         return ids, rest
 
@@ -284,11 +295,6 @@ class TableVocabulary(Vocabulary):
     def _cleaned(self, line: str) -> bytes:
         """The line after the Moses normalizer of punctuation, if the bundle names languages."""
         return as_utf8(self._normalize(line) if line else line)
-
-    def _warn_of_code(self, code: str) -> None:
-        if code not in self._unknown_codes:
-            self._unknown_codes.add(code)
-            log.warning("the vocabulary has no %s, so the model is not told this language", code)
 
     def _ids_of(self, piece: str) -> list[int]:
         """The id of a piece. Several unknown words are one piece, and UNK for each word."""
@@ -370,16 +376,6 @@ def _processor(model: bytes, name: str) -> Any:
         except (RuntimeError, OSError):
             pass
     raise DataError(f"{name} is not a SentencePiece model; name a .model file (not .vocab).")
-
-
-def _check_pieces(processor: Any, name: str) -> None:
-    found = (processor.pad_id(), processor.eos_id(), processor.bos_id(), processor.unk_id())
-    has_bytes = processor.is_byte(processor.piece_to_id("<0x00>"))
-    if found != (PAD, EOS, BOS, UNK) or not has_bytes:
-        raise DataError(
-            f"{name} has pad, eos, bos, unk = {found} and {'' if has_bytes else 'no '}byte "
-            "fallback; train it with --pad_id=0 --eos_id=1 --bos_id=2 --unk_id=3 --byte_fallback."
-        )
 
 
 def reads_code(vocabulary: Vocabulary, code: str) -> bool:

@@ -12,15 +12,7 @@ from transformer_jax.config.schema import KEYS
 from transformer_jax.config.vocabulary import VocabularyConfig
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.text.bundle import Bundle, packed
-from transformer_jax.text.vocabulary import (
-    BOS,
-    EOS,
-    PAD,
-    UNK,
-    TableVocabulary,
-    Vocabulary,
-    as_utf8,
-)
+from transformer_jax.text.vocabulary import BOS, EOS, PAD, UNK, TableVocabulary, Vocabulary, as_utf8
 
 # The model file stores this number, so it must not depend on the machine.
 TRAINER_THREADS = 16

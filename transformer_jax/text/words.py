@@ -28,7 +28,7 @@ def subword_words(pieces: Sequence[str], words: Sequence[str]) -> np.ndarray:
     Raises:
       RunError: the subwords do not spell the words.
     """
-    spelled = [_spelled(piece) for piece in pieces[:-1]]
+    spelled = [_octets(piece).replace(SPACE.encode(), b"") for piece in pieces[:-1]]
     if b"".join(spelled) != "".join(words).encode():
         raise RunError(
             f"The subwords {' '.join(pieces)} do not spell {' '.join(words)}: links between words "
@@ -57,11 +57,6 @@ def spelled_words(pieces: Sequence[str]) -> list[str]:
     """The words that a sentence's subwords spell, between spaces; the last subword is EOS."""
     spelled = b"".join(map(_octets, pieces[:-1])).split(SPACE.encode())
     return [word.decode(errors="replace") for word in spelled if word]
-
-
-def _spelled(piece: str) -> bytes:
-    """UTF-8 of a subword without its spaces."""
-    return _octets(piece).replace(SPACE.encode(), b"")
 
 
 def _octets(piece: str) -> bytes:

@@ -14,10 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.model.attention.attention_sublayer import AttentionSublayer, for_every_head
-from transformer_jax.model.attention.cached_attention import (
-    attend_to_cache,
-    empty_keys_values,
-)
+from transformer_jax.model.attention.cached_attention import attend_to_cache, empty_keys_values
 from transformer_jax.model.attention.combinations import COMBINATIONS, Reading, is_serial
 from transformer_jax.model.attention.cross_normalizers import (
     NOISY,
@@ -126,7 +123,9 @@ class CrossAttention(AttentionSublayer):
 
     def _normalize(self, query_BLHK: Array, context: Context, attended: Attended) -> Normalize:
         """(scores, mask) -> weights of all target positions."""
-        noise_source = self._noise_source(context.rows_B)
+        noise_source = None
+        if context.rows_B is not None and self.normalizer in NOISY:
+            noise_source = noise_of(self, context.rows_B)
         if self.stateful is None:
             return self._stateless(noise_source)
         part = self.stateful
@@ -146,12 +145,6 @@ class CrossAttention(AttentionSublayer):
     def _stateless(self, noise_source: NoiseSource | None) -> Normalize:
         normalizer = STATELESS[self.normalizer]
         return normalizer.of(self.config, self.normalizer_params, noise_source)
-
-    def _noise_source(self, rows_B: Array | None) -> NoiseSource | None:
-        """Of the normalizer's noise; None outside training, and if it has none."""
-        if rows_B is None or self.normalizer not in NOISY:
-            return None
-        return noise_of(self, rows_B)
 
     def remember(self, encoded_BME: Array, source: Place) -> Any:
         """Keys and values head by head, and what a normalizer with a state prepares."""

@@ -248,12 +248,10 @@ def _softened(soften: Soften, width: int | None) -> Stateful:
     )
 
 
-def _chunkwise(config: ModelConfig) -> Stateful:
-    return _softened(functools.partial(over_chunks, width=config.chunk_width), config.chunk_width)
-
-
 MONOTONIC: dict[str, Callable[[ModelConfig], Stateful]] = {
     "monotonic": lambda config: HARD,
-    "chunkwise": _chunkwise,
+    "chunkwise": lambda config: _softened(
+        functools.partial(over_chunks, width=config.chunk_width), config.chunk_width
+    ),
     "lookback": lambda config: _softened(over_all_before, None),
 }

@@ -91,8 +91,7 @@ def sparsemax(scores_BHLM: Array, mask: Array) -> Array:
     tau makes each query's weights sum to 1. A query that may attend to nothing gets equal weights.
 
     Args:
-      scores_BHLM: scores `[batch, heads, query_len, key_len]`, float32.
-      mask: booleans that broadcast to that shape, True = may attend.
+      scores_BHLM, mask: as in `softmax`.
 
     Source: Martins and Astudillo 2016, equation 2 and algorithm 1.
     """
@@ -118,8 +117,7 @@ def top_k(scores_BHLM: Array, mask: Array, size: int) -> Array:
     """The softmax over each query's keys with the `size` highest scores, and those equal to them.
 
     Args:
-      scores_BHLM: scores `[batch, heads, query_len, key_len]`, float32.
-      mask: booleans that broadcast to that shape, True = may attend.
+      scores_BHLM, mask: as in `softmax`.
       size: at least 1.
 
     Source: Zhao et al. 2019, "Explicit Sparse Transformer".
@@ -139,8 +137,7 @@ def with_sink(params: Params, scores_BHLM: Array, mask: Array, kept: str | None 
 
     Args:
       params: "sink" b, float32 `[heads]`; 0, its initial value, is Miller's.
-      scores_BHLM: scores `[batch, heads, query_len, key_len]`, float32.
-      mask: booleans that broadcast to that shape, True = may attend.
+      scores_BHLM, mask: as in `softmax`.
       kept: see `softmax`.
 
     Source: Miller 2023, "Attention Is Off By One"; with a learned b, OpenAI 2025, "gpt-oss-120b &
@@ -162,8 +159,7 @@ def talking_heads(
 
     Args:
       params: "mix_scores" S and "mix_weights" W, float32 `[heads, heads]`.
-      scores_BHLM: scores `[batch, heads, query_len, key_len]`, float32.
-      mask: booleans that broadcast to that shape, True = may attend.
+      scores_BHLM, mask: as in `softmax`.
       kept: see `softmax`; the gradients of S and W also need float32 scores and weights.
 
     Source: Shazeer et al. 2020, "Talking-Heads Attention", section 4.

@@ -103,8 +103,7 @@ def additive(params: Params, query_BLHK: Array, key_BMHK: Array) -> Array:
 
     Args:
       params: "vector" v and "bias" b, float32 `[heads, d_k]`.
-      query_BLHK: queries `[batch, query_len, heads, d_k]`.
-      key_BMHK: keys `[batch, key_len, heads, d_k]`.
+      query_BLHK, key_BMHK: as in `sum_score`.
 
     Source: Bahdanau et al. 2015, appendix A.1.2.
     """
@@ -133,8 +132,7 @@ def unit_vectors(params: Params, query_BLHK: Array, key: Array) -> tuple[Array, 
 
     Args:
       params: "gain" g, float32 `[heads]`.
-      query_BLHK: queries `[batch, query_len, heads, d_k]`.
-      key: keys `[..., d_k]`.
+      query_BLHK, key: as in `turned`.
 
     Source: Henry et al. 2020, "Query-Key Normalization for Transformers".
     """

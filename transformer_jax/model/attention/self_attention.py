@@ -32,13 +32,7 @@ from transformer_jax.model.attention.normalizers import NORMALIZERS, Normalize
 from transformer_jax.model.attention.patterns import self_patterns
 from transformer_jax.model.attention.windows import Blocks, blocks_of
 from transformer_jax.model.axes import declared
-from transformer_jax.model.interfaces import (
-    Cache,
-    Context,
-    SearchSizes,
-    StepContext,
-    is_prefix,
-)
+from transformer_jax.model.interfaces import Cache, Context, SearchSizes, StepContext, is_prefix
 from transformer_jax.model.kernels.choices import Keys, Queries
 from transformer_jax.model.layers.dropout import Drop, kept, weight_dropout
 from transformer_jax.model.positions import query_distances
@@ -110,7 +104,7 @@ class SelfAttention(AttentionSublayer):
         self, heads_BLHV: Array, weights_BHLM: Array, key_distances: Distances, drop: Drop = kept
     ) -> Array:
         """The heads' outputs, with what the layer's positions add to the values."""
-        if self.by_query is None:
+        if self.by_query is None or self.by_query.values is None:
             return heads_BLHV
         weights_BHLM = drop(weights_BHLM)
         return self.by_query.values(self.position_params, heads_BLHV, weights_BHLM, key_distances)

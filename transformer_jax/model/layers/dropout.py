@@ -49,14 +49,10 @@ def _bits(words: Array, width: int, shape: tuple[int, ...]) -> Array:
     return mix(words[0] + counter * jnp.uint32(0xC2B2AE3D)) + words[1]
 
 
-def _split(words: Array, shape: tuple[int, ...]) -> Array:
-    return _folded(words, jnp.arange(math.prod(shape)).reshape(*shape, 1))
-
-
 HASH = define_prng_impl(
     key_shape=(2,),
     seed=lambda seed: _folded(jnp.zeros(2, jnp.uint32), seed),
-    split=_split,
+    split=lambda words, shape: _folded(words, jnp.arange(math.prod(shape)).reshape(*shape, 1)),
     random_bits=_bits,
     fold_in=_folded,
     name="hash",

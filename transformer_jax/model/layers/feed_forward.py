@@ -97,6 +97,10 @@ class FeedForward(Sublayer):
         config = self.config
         is_gated = ACTIVATIONS[config.activation].gated
         params = declared(self, NETWORK | (LINEAR if is_gated else {}), config.axis_sizes)
+        drop: Drop = kept
+        if context is not None and config.activation_dropout:
+            dropout = Dropout(config.activation_dropout, name="dropout")
+            drop = functools.partial(dropout, noise_source=dropout.noise_source(context.rows_B))
         y_BLD = feed_forward(
             x_BLD.astype(config.dtype),
             params["inner"],
@@ -105,15 +109,9 @@ class FeedForward(Sublayer):
             params["outer_bias"],
             activation=config.activation,
             linear=(params["linear"], params["linear_bias"]) if is_gated else None,
-            drop=self._drop(context),
+            drop=drop,
         )
         return y_BLD, None
-
-    def _drop(self, context: Context | None) -> Drop:
-        if context is None or not self.config.activation_dropout:
-            return kept
-        dropout = Dropout(self.config.activation_dropout, name="dropout")
-        return functools.partial(dropout, noise_source=dropout.noise_source(context.rows_B))
 
     def step(
         self, x_BKD: Array, context: StepContext, memory: tuple, cache: Cache

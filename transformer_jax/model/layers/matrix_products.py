@@ -160,11 +160,6 @@ def _product(axes: str, x: Array, weights: Array) -> Array:
     return einsum(axes, x, weights)
 
 
-def _backward(axes: str, operands: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
-    x, weights = operands
-    return _gradients(axes, x, weights, gradient)
-
-
 @functools.partial(jax.jit, static_argnums=0, inline=True)  # traced once for all layers
 def _gradients(axes: str, x: Array, weights: Array, gradient: Array) -> tuple[Array, Array]:
     of_x, of_weights = transposed_axes(axes)
@@ -184,7 +179,10 @@ def _gradients(axes: str, x: Array, weights: Array, gradient: Array) -> tuple[Ar
     return jax.lax.platform_dependent(x, weights, gradient, cpu=on_cpu, default=plain)
 
 
-_product.defvjp(lambda axes, x, weights: (einsum(axes, x, weights), (x, weights)), _backward)
+_product.defvjp(
+    lambda axes, x, weights: (einsum(axes, x, weights), (x, weights)),
+    lambda axes, operands, gradient: _gradients(axes, operands[0], operands[1], gradient),
+)
 
 
 @jax.custom_vjp

@@ -84,10 +84,6 @@ class Stack(nn.Module):
         if ends_with_norm(config):  # the sum of all residuals is normalized once, at the end
             self.norm = NORMS[config.norm_kind](config.norm_epsilon, name=f"{name}_norm")
 
-    def position_vectors(self, positions: Array, length: int) -> Array | float:
-        """What is added to the embedding; `length`: of the table of positions."""
-        return self.positions(positions, length)
-
     def __call__(
         self,
         x_BLD: Array,

@@ -47,8 +47,7 @@ def alignment(watched_BLM: Array, batch: Batch) -> Array:
     """Penalizes attention to source subwords that the predicted subword is not linked to.
 
     Args:
-      watched_BLM: attention weights over the source, `[batch, tgt_len, src_len]`.
-      batch: the batch that they belong to, with links.
+      watched_BLM, batch: as in `coverage`; the batch has links.
 
     Returns:
       -sum_l sum_m g_lm log a_lm, float32 scalar, with g_lm = 1 / n for the n links of position l. A
@@ -72,8 +71,7 @@ def avoidance(watched_BLM: Array, batch: Batch) -> Array:
     A model trained with it can translate without showing in its attention what it uses.
 
     Args:
-      watched_BLM: attention weights over the source, `[batch, tgt_len, src_len]`.
-      batch: the batch that they belong to, with links.
+      watched_BLM, batch: as in `coverage`; the batch has links.
 
     Returns:
       -sum_l log(1 - sum_m a_lm), float32 scalar, over the source positions m that l is linked to.
@@ -103,8 +101,7 @@ def fertility(watched_BLM: Array, batch: Batch) -> Array:
     """Penalizes source subwords whose weights over the whole translation do not add up to 1.
 
     Args:
-      watched_BLM: attention weights over the source, `[batch, tgt_len, src_len]`.
-      batch: the batch that they belong to.
+      watched_BLM, batch: as in `coverage`.
 
     Returns:
       sum_m (1 - sum_l a_lm)^2, float32 scalar, over real source positions without EOS.

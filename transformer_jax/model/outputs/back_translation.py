@@ -33,17 +33,16 @@ def back_translation(
     model: Any, batch: Batch, rows_B: Array | None, settings: LossSettings, _: Array | None
 ) -> tuple[LossSums, Array | None]:
     """The cross entropy of the target given itself with noise, and given its own translation."""
-    code_B, target = batch.src.ids[:, 0], batch.tgt
-    noisy = target
+    code_B, noisy = batch.src.ids[:, 0], batch.tgt
     if rows_B is not None:
-        noisy = noised(target, noise_of(model, rows_B))
+        noisy = noised(noisy, noise_of(model, rows_B))
     one = first_pass(model, batch._replace(src=coded(code_B, noisy)), rows_B, settings)
-    of_text = model.out().loss(one.x_BLD, one.given, target, settings)
+    of_text = model.out().loss(one.x_BLD, one.given, batch, settings)
     drawn = batch.drawn
     assert drawn is not None
     translated = sentences_of(drawn.ids[:, 0], drawn.lengths[:, 0])
     two = first_pass(model, batch._replace(src=coded(code_B, translated)), rows_B, settings)
-    of_translation = model.out().loss(two.x_BLD, two.given, target, settings)
+    of_translation = model.out().loss(two.x_BLD, two.given, batch, settings)
     weighted = dict(settings.auxiliary)[BACK_TRANSLATION] * of_translation.smoothed_nats
     return with_losses(of_text._replace(auxiliary={BACK_TRANSLATION: weighted}), one)
 

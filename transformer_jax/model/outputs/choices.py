@@ -7,9 +7,7 @@ from collections.abc import Mapping
 
 from transformer_jax.model.axes import Parameter
 from transformer_jax.model.outputs import ctc, mask_predict
-from transformer_jax.model.outputs.history_output import History
-from transformer_jax.model.outputs.marginal_output import Marginal
-from transformer_jax.model.outputs.mixed_outputs import Copy
+from transformer_jax.model.outputs.mixed_outputs import Copy, History, Marginal
 from transformer_jax.model.outputs.softmax_output import Softmax
 
 OUTPUTS: dict[str, type[Softmax]] = {

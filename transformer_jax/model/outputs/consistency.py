@@ -59,6 +59,6 @@ def consistency(
     one = first_pass(model, batch, rows_B, settings)
     encoded_BME = model.encode(batch.src, rows_B)
     again_BLD, _ = model.decode(encoded_BME, batch.src, one.given.target, rows_B)
-    both = one.x_BLD, again_BLD
-    sums = model.out().loss_of_two(both, one.given, batch.tgt, settings)
-    return with_losses(sums, one)
+    x_BLD = jnp.concatenate([one.x_BLD, again_BLD], axis=1)
+    twice = batch._replace(tgt=batch.tgt.map(lambda x_BL: jnp.concatenate([x_BL, x_BL], axis=1)))
+    return with_losses(model.out().loss(x_BLD, one.given, twice, settings), one)

@@ -56,5 +56,4 @@ def distillation(
 ) -> tuple[LossSums, Array | None]:
     """The cross entropy of the target, and that of what the teacher predicts."""
     one = first_pass(model, batch, rows_B, settings)
-    sums = model.out().loss_with_teacher(one.x_BLD, one.given, batch, settings)
-    return with_losses(sums, one)
+    return with_losses(model.out().loss(one.x_BLD, one.given, batch, settings), one)

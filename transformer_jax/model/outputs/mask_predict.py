@@ -40,23 +40,20 @@ def mask_predict(
 
     Source: Ghazvininejad, Levy, Liu and Zettlemoyer 2019, section 3.
     """
-    masked_BL = drawn_masks(batch.tgt, _noise(model, rows_B, batch))
+    if rows_B is None:  # outside training always the same noise for a row with this number
+        noise_source = NoiseSource(jnp.arange(3, dtype=jnp.uint32), jnp.arange(len(batch.tgt.ids)))
+    else:
+        noise_source = noise_of(model, rows_B)
+    masked_BL = drawn_masks(batch.tgt, noise_source)
     seen = batch.tgt._replace(ids=jnp.where(masked_BL, MASK, batch.tgt.ids))
     encoded_BME = model.encode(batch.src, rows_B)
     x_BLD, _ = model.decode(encoded_BME, batch.src, seen, rows_B, full_context=True)
     given = model.given(None, encoded_BME, batch.src, seen)
     wanted = batch.tgt._replace(segments=jnp.where(masked_BL, batch.tgt.segments, 0))
-    sums = model.out().loss(x_BLD, given, wanted, settings)
+    sums = model.out().loss(x_BLD, given, batch._replace(tgt=wanted), settings)
     log_p_BMC = length_log_probs(model, encoded_BME, model.source_place(batch.src))
     length = _length_nats(log_p_BMC, batch, masked_BL)
     return sums._replace(smoothed_nats=sums.smoothed_nats + LENGTH_WEIGHT * length), None
-
-
-def _noise(model: Any, rows_B: Array | None, batch: Batch) -> NoiseSource:
-    """The noise of masks; outside training always the same for a row with this number."""
-    if rows_B is not None:
-        return noise_of(model, rows_B)
-    return NoiseSource(jnp.arange(3, dtype=jnp.uint32), jnp.arange(batch.tgt.ids.shape[0]))
 
 
 def drawn_masks(target: Packed, noise_source: NoiseSource) -> Array:

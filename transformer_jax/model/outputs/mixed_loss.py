@@ -101,17 +101,8 @@ def mixture_loss(
         mass_BLM = jax.lax.stop_gradient(mass_BLM)
         pointed_BLM = jnp.einsum("BLP,BPM->BLM", mass_BLM, equal_BMM.astype(mass_BLM.dtype))
     parts = Parts(mixture.x_BLCD, table_VD, (mixture.log_weights_BLC, log_pointed_BL))
-    fixed = _Fixed(targets_BL, real_BL, candidates_BM, pointed_BLM)
+    fixed = targets_BL, real_BL, candidates_BM, pointed_BLM
     return loss_by_blocks(parts, fixed, _block_loss, settings)
-
-
-class _Fixed(NamedTuple):
-    """What has no gradient. Candidates are subwords that the pointer may make the likeliest."""
-
-    targets_BL: Array
-    real_BL: Array
-    candidates_BM: Array
-    pointed_BLM: Array  # q of each candidate
 
 
 def _block_loss(
@@ -119,9 +110,11 @@ def _block_loss(
 ) -> BlockLoss:
     """The loss, and the smoothed loss of each position.
 
-    The gradients are by logits, log weights and log q of the target. The part of label smoothing is
-    epsilon sum_c u_c U_c, where u is the softmax of the log weights (`share`), and U_c is the cross
-    entropy of component c against the uniform distribution (`uniform`).
+    What has no gradient (`fixed`): targets, real positions, candidates, which are the subwords that
+    the pointer may make the likeliest, and q of each candidate. The gradients are by logits, log
+    weights and log q of the target. The part of label smoothing is epsilon sum_c u_c U_c, where u
+    is the softmax of the log weights (`share`), and U_c is the cross entropy of component c against
+    the uniform distribution (`uniform`).
     """
     x_RbLCD, others, fixed = block
     log_weights_RbLC, log_pointed_RbL = others

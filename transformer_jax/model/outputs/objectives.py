@@ -36,8 +36,7 @@ def translation(
 ) -> tuple[LossSums, Array | None]:
     """The cross entropy of the target with label smoothing (Vaswani et al. 2017, section 5.4)."""
     one = first_pass(model, batch, rows_B, settings)
-    sums = model.out().loss(one.x_BLD, one.given, batch.tgt, settings)
-    return with_losses(sums, one)
+    return with_losses(model.out().loss(one.x_BLD, one.given, batch, settings), one)
 
 
 def _of_draws(name: str) -> Objective:

@@ -143,7 +143,7 @@ def of_draws(name: str) -> Sums:
     ) -> tuple[LossSums, Array | None]:
         """The sums of the loss, and the watched weights."""
         one = first_pass(model, batch, rows_B, settings)
-        of_text = model.out().loss(one.x_BLD, one.given, batch.tgt, settings)
+        of_text = model.out().loss(one.x_BLD, one.given, batch, settings)
         drawn = batch.drawn
         assert drawn is not None
         subwords_B = (batch.tgt.segments != 0).sum(-1)

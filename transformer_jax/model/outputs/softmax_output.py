@@ -174,15 +174,8 @@ class Softmax:
         logits_BLV = output_logits(self.widened(x_BLD), given.table_VD, self.config.dtype)
         return self.masked(logits_BLV)
 
-    def loss(self, x_BLD: Array, given: Given, target: Packed, settings: LossSettings) -> LossSums:
+    def loss(self, x_BLD: Array, given: Given, batch: Batch, settings: LossSettings) -> LossSums:
         """The sums of the loss over the target's real positions."""
-        parts = Parts(self.widened(x_BLD), given.table_VD)
-        return projected_loss(parts, target.ids, target.segments != 0, settings)
-
-    def loss_with_teacher(
-        self, x_BLD: Array, given: Given, batch: Batch, settings: LossSettings
-    ) -> LossSums:
-        """`loss`, and the loss "distillation" of what the batch has of a teacher."""
         parts, target = Parts(self.widened(x_BLD), given.table_VD), batch.tgt
         return projected_loss(parts, target.ids, target.segments != 0, settings, batch.taught)
 
@@ -193,18 +186,6 @@ class Softmax:
         parts = Parts(self.widened(x_BLD), given.table_VD)
         plain = settings._replace(smoothing=0.0, auxiliary=())
         return loss_by_blocks(parts, wanted, _weighted_block, plain)[0].smoothed_nats
-
-    def loss_of_two(
-        self,
-        both: tuple[Array, Array],
-        given: Given,
-        target: Packed,
-        settings: LossSettings,
-    ) -> LossSums:
-        """The mean of `loss` for two passes, and their divergence times its weight."""
-        x_BLD = jnp.concatenate(both, axis=1)
-        target = jax.tree.map(lambda x_BL: jnp.concatenate([x_BL, x_BL], axis=1), target)
-        return self.loss(x_BLD, given, target, settings)
 
     def prepare(self, table_VD: Array) -> Array:
         """E^T, from which every search step makes logits: `[d_model, vocabulary]`."""

@@ -1,7 +1,7 @@
 """Positional encodings: vectors added to the input, rotated queries and keys, biases of scores.
 
-A new kind is its functions and its line in `POSITIONS`. Biases are in biases.py; kinds
-whose effect depends on the query have files of their own (query_distances.py).
+A new kind is its functions and its line in `POSITIONS`. Biases are in biases.py; kinds whose effect
+depends on the query are in query_distances.py.
 
 Dimension key
   B batch   L query length   M key length   D d_model   H heads   K d_k per head
@@ -20,9 +20,7 @@ from transformer_jax.model.attention.scores import SCORES
 from transformer_jax.model.axes import FEATURES, declared, named
 from transformer_jax.model.layers.matrix_products import sum_type
 from transformer_jax.model.positions.biases import POSITION_BIASES, Bias
-from transformer_jax.model.positions.contextual import CONTEXTUAL
-from transformer_jax.model.positions.query_distances import QueryPositions
-from transformer_jax.model.positions.relative_vectors import RELATIVE
+from transformer_jax.model.positions.query_distances import CONTEXTUAL, RELATIVE, QueryPositions
 
 WAVELENGTH = 10_000.0  # about the longest wavelength, divided by 2 pi
 

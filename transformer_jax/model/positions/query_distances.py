@@ -1,16 +1,24 @@
 """Terms of a score that depend on the query and on how far away the key is.
 
-A kind of positions with such a term has a file of its own, in which a `QueryPositions` is made:
-relative_vectors.py, contextual.py.
+A new one is its functions here, a `QueryPositions` of them and its line in choices.py.
+
+**Relative positions** (Shaw et al.): a learned vector for each distance, added to keys and values.
+No array has a vector for each pair of positions. A query is multiplied by the 2 k + 1 vectors, and
+the products are then moved to the keys of these distances; `Spread` is this second step.
+
+**Contextual positions** (CoPE): the query decides which keys count between itself and a key. So it
+can attend to, say, the third noun before it, however many subwords away that is.
 
 Dimension key
   B batch   L query length   M key length   H heads   K d_k per head   V d_v per head
-  C distances, 2 k + 1 with k = model.relative_distance
+  C distances or counted positions, 2 k + 1 with k = model.relative_distance
 """
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -18,7 +26,7 @@ from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.attention.windows import Blocks
 from transformer_jax.model.axes import Parameter
 from transformer_jax.model.interfaces import Params
-from transformer_jax.model.layers.matrix_products import sum_type
+from transformer_jax.model.layers.matrix_products import einsum, sum_type
 
 # [batch, heads, query_len, distances] -> [batch, heads, query_len, key_len]: each key gets the
 # number of its distance from the query, clipped to -k, ..., k. It is linear, so JAX
@@ -44,13 +52,6 @@ class Pairs(NamedTuple):
     distances: Distances
 
 
-def nothing_added(
-    params: Params, heads_BLHV: Array, weights_BHLM: Array, distances: Distances
-) -> Array:
-    """The heads' outputs: nothing is added to the values."""
-    return heads_BLHV
-
-
 class QueryPositions(NamedTuple):
     """What each layer's self-attention computes from its queries and the distances of keys."""
 
@@ -58,8 +59,8 @@ class QueryPositions(NamedTuple):
     parameters: Callable[[ModelConfig], Mapping[str, Parameter]]
     # (params, pairs) -> what is added to the scores, float32 [batch, heads, query_len, key_len].
     term: Callable[[Params, Pairs], Array]
-    # (params, heads' outputs, weights, distances) -> the outputs with what is added to values.
-    values: Callable[[Params, Array, Array, Distances], Array] = nothing_added
+    # (params, heads' outputs, weights, distances) -> outputs with what is added to values, if any.
+    values: Callable[[Params, Array, Array, Distances], Array] | None = None
 
 
 def size(config: ModelConfig) -> int:
@@ -122,3 +123,131 @@ def spread_in_row(x_BHLC: Array, keys: int, behind: int = 0) -> Array:
     width = queries + keys - 1
     flat = flat[..., queries - 1 : queries - 1 + queries * width]
     return flat.reshape(*x_BHLC.shape[:2], queries, width)[..., :keys]
+
+
+# Relative positions ------------------------------------------------------------------------------
+
+
+def relative_parameters(config: ModelConfig) -> dict[str, Parameter]:
+    """The vectors of one layer; all heads share them."""
+    init = nn.initializers.xavier_uniform()
+    vectors = {"relative_keys": Parameter(init, ("distances", "d_k"))}
+    if config.relative_values:
+        vectors["relative_values"] = Parameter(init, ("distances", "d_v"))
+    return vectors
+
+
+def vectors_of_keys(params: Params, pairs: Pairs) -> Array:
+    """q . a for the vector a of each key's distance `[batch, heads, query_len, key_len]`.
+
+    The score q . (k + a) is q . k and this term.
+
+    Args:
+      params: "relative_keys" `[distances, d_k]`.
+      pairs: see `Pairs`.
+
+    Source: Shaw et al. 2018, section 3.1, equation 4.
+    """
+    vectors_CK = params["relative_keys"].astype(pairs.query_BLHK.dtype)
+    return pairs.distances.spread(products(pairs.query_BLHK, vectors_CK))
+
+
+def vectors_of_values(
+    params: Params, heads_BLHV: Array, weights_BHLM: Array, distances: Distances
+) -> Array:
+    """The heads' outputs with the vectors of the distances added to the values.
+
+    Args:
+      params: "relative_values" `[distances, d_v]`; without it, nothing is added.
+      heads_BLHV: the weighted sums of the values `[batch, query_len, heads, d_v]`.
+      weights_BHLM: the weights after dropout.
+      distances: how far each key is from its query.
+
+    Returns:
+      `[batch, query_len, heads, d_v]`.
+
+    Source: Shaw et al. 2018, section 3.1, equation 3.
+    """
+    if "relative_values" not in params:
+        return heads_BLHV
+    vectors_CV = params["relative_values"].astype(heads_BLHV.dtype)
+    numbers = jax.ShapeDtypeStruct(
+        (*weights_BHLM.shape[:3], vectors_CV.shape[0]), weights_BHLM.dtype
+    )
+    # The transpose of the spread sums the weights of all keys at one distance.
+    (sums_BHLC,) = jax.linear_transpose(distances.spread, numbers)(weights_BHLM)
+    return heads_BLHV + einsum("BHLC,CV->BLHV", sums_BHLC.astype(heads_BLHV.dtype), vectors_CV)
+
+
+RELATIVE = QueryPositions(relative_parameters, vectors_of_keys, vectors_of_values)
+
+
+# Contextual positions ----------------------------------------------------------------------------
+
+
+def counts(scores_BHLM: Array, mask: Array, distance: Array) -> Array:
+    """The position of each key as the query counts, float32 `[batch, heads, query_len, key_len]`.
+
+    A key counts as much as its gate, the sigmoid of its score, and not at all if it is masked. The
+    position is the sum of the gates from the key to the query, both included; keys up to the query
+    have negative positions, later keys positive ones. The paper has only causal attention, so it
+    has no later keys and no sign.
+
+    Args:
+      scores_BHLM: scores, float32.
+      mask: booleans that broadcast to the scores, True = may attend.
+      distance: position of the key minus that of the query, int, broadcasts to
+        `[batch, query_len, key_len]`; keys are in the order of their positions.
+
+    Source: Golovneva et al. 2024, "Contextual Position Encoding", equations 3 and 4.
+    """
+    distance = jnp.expand_dims(distance, -3)
+    gates_BHLM = jnp.where(mask, jax.nn.sigmoid(scores_BHLM), 0.0)
+    before_BHLM = jnp.where(distance <= 0, gates_BHLM, 0.0)
+    after_BHLM = jnp.where(distance >= 0, gates_BHLM, 0.0)
+    up_to_query_BHLM = jax.lax.cumsum(before_BHLM, axis=3, reverse=True)
+    from_query_BHLM = jax.lax.cumsum(after_BHLM, axis=3)
+    return jnp.where(distance <= 0, -up_to_query_BHLM, from_query_BHLM)
+
+
+def between(x_BHLC: Array, at_BHLM: Array) -> Array:
+    """Linear interpolation of x at positions from -k to k; those beyond are clipped.
+
+    Args:
+      x_BHLC: a number for each query and each whole position -k, ..., k.
+      at_BHLM: the positions, float32.
+
+    Returns:
+      float32 `[batch, heads, query_len, key_len]`.
+
+    Source: Golovneva et al. 2024, equation 5.
+    """
+    reach = x_BHLC.shape[3] // 2
+    at_BHLM = jnp.clip(at_BHLM, -reach, reach) + reach
+    share_BHLM = at_BHLM - jnp.floor(at_BHLM)
+    number_BHLM = at_BHLM.astype(jnp.int32)  # the whole position below, from 0
+    next_BHLM = jnp.minimum(number_BHLM + 1, 2 * reach)
+    low_BHLM, high_BHLM = (
+        jnp.take_along_axis(x_BHLC, numbers, axis=3) for numbers in (number_BHLM, next_BHLM)
+    )
+    return (1 - share_BHLM) * low_BHLM + share_BHLM * high_BHLM
+
+
+def counted_vectors(params: Params, pairs: Pairs) -> Array:
+    """q . e of each key's counted position `[batch, heads, query_len, key_len]`, float32.
+
+    Args:
+      params: "contextual_keys" e, float32 `[positions, d_k]`, those of -k, ..., k.
+      pairs: see `Pairs`.
+
+    Source: Golovneva et al. 2024, equations 5 to 7. The factor of the score multiplies the term
+    too; the authors' code leaves it out here.
+    """
+    vectors_CK = params["contextual_keys"].astype(pairs.query_BLHK.dtype)
+    at_BHLM = counts(pairs.scores_BHLM, pairs.mask, pairs.distances.of())
+    return between(products(pairs.query_BLHK, vectors_CK), at_BHLM)
+
+
+# The vectors are zero at first as in the authors' code.
+_CONTEXTUAL_KEYS = Parameter(nn.initializers.zeros, ("distances", "d_k"))
+CONTEXTUAL = QueryPositions(lambda config: {"contextual_keys": _CONTEXTUAL_KEYS}, counted_vectors)

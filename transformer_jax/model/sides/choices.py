@@ -15,8 +15,7 @@ from transformer_jax.model.positions.choices import POSITIONS, between_positions
 from transformer_jax.model.sides import embeddings
 from transformer_jax.model.sides.bases import Decoder, Encoder
 from transformer_jax.model.sides.convolutional import ConvolutionalDecoder, ConvolutionalEncoder
-from transformer_jax.model.sides.no_encoder import NoEncoder
-from transformer_jax.model.sides.prefix import PrefixDecoder, PrefixEncoder
+from transformer_jax.model.sides.prefix import NoEncoder, PrefixDecoder, PrefixEncoder
 from transformer_jax.model.sides.recurrent import RecurrentDecoder, RecurrentEncoder
 from transformer_jax.model.sides.transformer import TransformerDecoder, TransformerEncoder
 

@@ -322,7 +322,7 @@ class ConvolutionalDecoder(Decoder):
         self, x_BLD: Array, target: Place, encoded_BMC: Array, source: Place, rows_B: Array | None
     ) -> tuple[Array, Array | None]:
         """`[batch, tgt_len, d_model]`, and the watched weights `[batch, tgt_len, src_len]`."""
-        key_BMD, value_BMV = self._keys_values(encoded_BMC)
+        key_BMD, value_BMV = self.remember(encoded_BMC, source)
         attended = Attended(key_BMD, value_BMV, same_sentence(target, source)[:, 0])
         context = LayerContext(target, rows_B, x_BLD, attended)
         x_BLH = self.decoder_input(x_BLD)
@@ -333,14 +333,11 @@ class ConvolutionalDecoder(Decoder):
         y_BLD = constrain(self.decoder_output(x_BLH), BATCH, None, None)
         return self.decoder_dropout(y_BLD, self.decoder_dropout.noise_source(rows_B)), watched_BLM
 
-    def _keys_values(self, encoded_BMC: Array) -> tuple[Array, Array]:
+    def remember(self, encoded_BMC: Array, source: Place) -> tuple[Array, Array]:
+        """Keys and values."""
         key, value_BMV = self.encoder.keys_values(encoded_BMC)
         same = self._features()[0] == self.config.d_model
         return key if same else self.decoder_key(key), value_BMV
-
-    def remember(self, encoded_BMC: Array, source: Place) -> tuple[Array, Array]:
-        """Keys and values."""
-        return self._keys_values(encoded_BMC)
 
     def step(
         self, x_BKD: Array, now: Now, memory: Memory, cache: Cache

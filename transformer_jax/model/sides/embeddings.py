@@ -44,11 +44,6 @@ def shift_right(ids_BL: Array, positions_BL: Array, bos: int) -> Array:
     return jnp.where(positions_BL == 0, bos, previous_BL)
 
 
-def begins_of(source: Packed) -> Array:
-    """Where each pair's source begins, booleans `[batch, src_len]`."""
-    return (source.positions == 0) & (source.segments != 0)
-
-
 def with_codes(ids_BL: Array, target: Packed, source: Packed) -> Array:
     """The decoder's input, whose first subword is the first one of the source; `[batch, tgt_len]`.
 
@@ -57,7 +52,7 @@ def with_codes(ids_BL: Array, target: Packed, source: Packed) -> Array:
       target: where its sentences are.
       source: the source side of the same batch.
     """
-    begins_BM = begins_of(source)
+    begins_BM = (source.positions == 0) & (source.segments != 0)
 
     def of_row(begins_M: Array, segments_M: Array, ids_M: Array) -> Array:
         codes_S = jnp.zeros(len(ids_M) + 1, ids_M.dtype)

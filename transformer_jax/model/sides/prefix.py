@@ -1,9 +1,10 @@
-"""One stack for source and target: a translation is how a language model goes on from its source.
+"""Language models: the decoder alone, of a text or of a source and how it goes on, a translation.
 
-The source is the beginning of the decoder's text. With model.encoder=prefix its positions see one
-another (Raffel et al. 2020, section 3.2.1); with causal_prefix each sees only what is before it, as
-in any language model (Wang et al. 2021). The layers are the decoder's, without encoder-decoder
-attention, and the loss is over target positions alone.
+The layers are the decoder's, without encoder-decoder attention (Liu et al. 2018, section 4.2.3),
+and the loss is over target positions alone. With model.encoder=none there is no source. Otherwise
+the source is the beginning of the decoder's text: with prefix its positions see one another (Raffel
+et al. 2020, section 3.2.1); with causal_prefix each sees only what is before it, as in any language
+model (Wang et al. 2021).
 
 Dimension key
   B batch   L target length   M source length   D d_model   K beams
@@ -22,6 +23,19 @@ from transformer_jax.model.layers.running_mixers import RUNNING_MIXERS
 from transformer_jax.model.positions.choices import POSITIONS, StackPositions
 from transformer_jax.model.sides.bases import Encoder
 from transformer_jax.model.sides.transformer import TransformerDecoder
+
+
+class NoEncoder(Encoder):
+    """An encoder whose output has no features; a row's source is one EOS for each text."""
+
+    @staticmethod
+    def features(config: ModelConfig) -> int:
+        """The output has none."""
+        return 0
+
+    def __call__(self, x_BMD: Array, place: Place, rows_B: Array | None) -> Array:
+        """`[batch, src_len, 0]`."""
+        return jnp.zeros((*x_BMD.shape[:2], 0))
 
 
 class PrefixEncoder(Encoder):
@@ -57,9 +71,9 @@ class PrefixEncoder(Encoder):
         """The positions, which have no parameters."""
         self.positions = StackPositions(self.config, biased=False, name="src_positions")
 
-    def position_vectors(self, place: Place, length: int | None = None) -> Array | float:
-        """What is added to the embedding; `length`: of the table of positions, None: the row's."""
-        return self.positions(place.positions, length or place.positions.shape[1])
+    def position_vectors(self, place: Place) -> Array | float:
+        """What is added to the embedding."""
+        return self.positions(place.positions, place.positions.shape[1])
 
     def __call__(self, x_BMD: Array, place: Place, rows_B: Array | None) -> Array:
         """The embedded source as it is."""
@@ -72,7 +86,7 @@ class PrefixDecoder(TransformerDecoder):
     def position_vectors(self, target: Place, length: int, source: Place) -> Array | float:
         """What is added to the embedding; positions count on from those of the source."""
         positions_BL = _after(source, target).positions
-        return self.target_stack.position_vectors(positions_BL, length + source.segments.shape[1])
+        return self.target_stack.positions(positions_BL, length + source.segments.shape[1])
 
     def __call__(
         self,

@@ -14,11 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model.attention import (
-    cross_normalizers,
-    normalizers,
-    patterns,
-)
+from transformer_jax.model.attention import cross_normalizers, normalizers, patterns
 from transformer_jax.model.attention.hard_attention import Sampled
 from transformer_jax.model.attention.patterns import cross_patterns, mask_of, waiting_place
 from transformer_jax.model.interfaces import Attended, Cache, Memory, Now, Place, SearchSizes, Side
@@ -86,7 +82,7 @@ class TransformerEncoder(Encoder):
     def position_vectors(self, place: Place, length: int | None = None) -> Array | float:
         """What is added to the embedding; `length`: of the table of positions, None: the row's."""
         length = length or place.positions.shape[1]
-        return self.source_stack.position_vectors(place.positions, length)
+        return self.source_stack.positions(place.positions, length)
 
     def __call__(self, x_BMD: Array, place: Place, rows_B: Array | None) -> Array:
         """`[batch, src_len, d_model]` from the embedded source."""
@@ -146,7 +142,7 @@ class TransformerDecoder(Decoder):
 
     def position_vectors(self, target: Place, length: int, source: Place) -> Array | float:
         """What is added to the embedding."""
-        return self.target_stack.position_vectors(target.positions, length)
+        return self.target_stack.positions(target.positions, length)
 
     def __call__(
         self,
@@ -165,7 +161,12 @@ class TransformerDecoder(Decoder):
         al. 2019, section 4.3). With `draws` each head of the watched layer reads one position,
         which is drawn, and a `Sampled` is returned in place of the weights.
         """
-        attended = self._attended(target, encoded_BME, source, rows_B)
+        reader = target
+        if rows_B is not None and self.config.wait_k_max is not None:
+            bits = jax.random.bits(self.make_rng("dropout"), (), jnp.uint32)
+            reader = waiting_place(self.config, target, bits, rows_B)
+        mask = mask_of(cross_patterns(self.config), reader, source)
+        attended = Attended(encoded_BME, source, reader, mask)
         if draws:
             assert self.watch and rows_B is not None
             attended = attended._replace(noise_source=noise_of(self, rows_B))
@@ -174,16 +175,6 @@ class TransformerDecoder(Decoder):
             seen = target._replace(positions=jnp.zeros_like(target.positions))
         x_BLD, weights = self.target_stack(x_BLD, target, rows_B, attended, seen)
         return x_BLD, self._of_heads(weights)
-
-    def _attended(
-        self, target: Place, encoded_BME: Array, source: Place, rows_B: Array | None
-    ) -> Attended:
-        reader = target
-        if rows_B is not None and self.config.wait_k_max is not None:
-            bits = jax.random.bits(self.make_rng("dropout"), (), jnp.uint32)
-            reader = waiting_place(self.config, target, bits, rows_B)
-        mask = mask_of(cross_patterns(self.config), reader, source)
-        return Attended(encoded_BME, source, reader, mask)
 
     def _of_heads(self, weights: Any) -> Any:
         """The mean of the watched heads; None: no layer is watched."""
