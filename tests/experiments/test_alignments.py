@@ -11,17 +11,7 @@ import pytest
 
 from experiments import agreement, alignment, explanations, gold_alignment
 from experiments.alignment import alignment_of
-from experiments.gold_alignment import (
-    AGREED,
-    ALONE,
-    MIXED,
-    NEWS,
-    PREDICTED,
-    READ,
-    WORD,
-    Gold,
-    read_gold,
-)
+from experiments.gold_alignment import AGREED, ALONE, MIXED, NEWS, PREDICTED, READ, WORD, read_gold
 from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN
 from tests import tiny_runs as runs
 from tests.experiments.rows import by_seed, job_in
@@ -291,7 +281,7 @@ def test_a_run_s_links_are_measured_in_both_directions(text, tmp_path, monkeypat
 
 
 def test_both_directions_are_combined_in_two_ways():
-    gold = Gold([], [{(0, 0), (1, 1)}], [{(0, 0), (1, 1), (1, 2)}])
+    gold = gold_alignment.Gold([], [{(0, 0), (1, 1)}], [{(0, 0), (1, 1), (1, 2)}])
     found = gold_alignment.combined(gold, [{(0, 0), (1, 2)}], [{(0, 0), (1, 1), (3, 3)}])
     assert found == {
         "de-en": pytest.approx([1 - 3 / 4, 1, 1 / 2]),

@@ -9,13 +9,7 @@ from tests.tables.test_statistics import line
 from transformer_jax.reporting.page import Text
 from transformer_jax.tables import command, report
 from transformer_jax.tables.experiment import Experiment, Scale, make_jobs
-from transformer_jax.tables.report import (
-    Output,
-    curves_figure,
-    has_other_base,
-    row_figure,
-    update_significance,
-)
+from transformer_jax.tables.report import Output, curves_figure, row_figure, update_significance
 from transformer_jax.tables.results import Line, read_results, write_results
 from transformer_jax.tables.statistics import Summary
 
@@ -63,7 +57,7 @@ def test_another_first_row_is_another_base(at_hand, tmp_path, against):
     write_results(tmp_path, lines)
     first = update_significance(Output(tmp_path), jobs, lines)
     assert [one.against for one in first] == ["", "base", "base"]
-    assert not has_other_base(first, "base") and has_other_base(first, "a")
+    assert not report.has_other_base(first, "base") and report.has_other_base(first, "a")
     old = [one._replace(against=against) if one.p else one for one in first]
     write_results(tmp_path, old)
     moved = sorted(jobs, key=lambda job: job.row != "a")
