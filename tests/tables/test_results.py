@@ -74,20 +74,6 @@ def test_what_has_no_value_is_left_out_and_was_nan(tmp_path):
         read_results(tmp_path)
 
 
-def test_a_run_takes_the_place_of_an_earlier_one(tmp_path):
-    lines = [line(*key, 1.0, p={"bleu": 0.5}) for key in (("base", 0), ("a", 0), ("a", 1))]
-    write_results(tmp_path, lines)
-    results.keep(tmp_path, line("a", 0, 2.0), "base")
-    assert [(one[:2], bool(one.p)) for one in read_results(tmp_path)] == [
-        (("base", 0), True),
-        (("a", 1), True),
-        (("a", 0), False),
-    ]
-    write_results(tmp_path, lines)
-    results.keep(tmp_path, line("base", 0, 2.0), "base")  # what it was compared with is another run
-    assert [one[:2] for one in read_results(tmp_path) if one.p] == [("a", 1)]
-
-
 def test_a_run_that_is_recorded_again_has_other_answers(tmp_path):
     asked = {"x": ["d", "e"], "y": ["f"]}
     results.write_answers(tmp_path, [results.Answer(name, of, {}) for name, of in asked.items()])
