@@ -444,17 +444,3 @@ def test_an_export_does_not_replace_what_another_one_wrote_meanwhile(tmp_path, m
         command.export(str(run_of("post")), format="huggingface", output=str(tmp_path / "x"))
     assert (tmp_path / "x" / "config.json").read_text() == tmp_path.name
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [("learned", "model.positions='learned'"), ("pre, untied", "model.tie_embeddings=False")],
-)
-def test_what_hugging_face_has_no_place_for_is_one_line(name, words, tmp_path, capsys):
-    run = run_of(name)
-    capsys.readouterr()
-    flags = f"--workdir={run}", f"--output={tmp_path / 'x'}", "--format=huggingface"
-    assert runs.command("export", *flags) == 2
-    error = capsys.readouterr().err
-    assert f"cannot express {words}" in error and error.count("\n") == 1
-    assert not (tmp_path / "x").exists()

@@ -161,7 +161,6 @@ def test_explanations_verdicts():
     assert explanations.verdicts_on(found, "alti") == [HOLDS, HOLDS, HOLDS]
     assert explanations.verdicts_on(found, "norms") == [FAILS, FAILS, HOLDS]
     assert explanations.verdicts_on(found, explanations.WATCHED) == ["", FAILS, HOLDS]
-    assert explanations.verdicts_on({}, explanations.METHODS[0]) == [NOT_RUN, NOT_RUN, NOT_RUN]
 
 
 # Gold alignments ---------------------------------------------------------------------------------
@@ -351,8 +350,6 @@ def test_the_rules_of_gold_alignments(aligner, ways, agreed, read, want):
     found |= by_seed(AGREED, [evidence(agreed + own, 0, 0) for own in moved])
     scores = {"grow-diag": [aligner]}
     assert [row[1] for row in gold_alignment.verdicts(found, scores)] == [want] * 4
-    of_one_seed = {(row, seed): one for (row, seed), one in found.items() if seed == 0}
-    assert {row[1] for row in gold_alignment.verdicts(of_one_seed, scores)} == {OPEN}
 
 
 def test_a_page_without_runs_has_the_aligner_and_published_figures(text, tmp_path):

@@ -311,4 +311,3 @@ def test_one_stack_verdicts():
     assert one_stack.verdicts_on(found, PREFIX) == [HOLDS, HOLDS, HOLDS]
     assert one_stack.verdicts_on(found, CAUSAL) == [FAILS, "", FAILS]
     assert one_stack.verdicts_on(found, CHEAP) == [OPEN, "", OPEN]
-    assert one_stack.verdicts_on({}, PREFIX) == [NOT_RUN, NOT_RUN, NOT_RUN]

@@ -135,14 +135,6 @@ def test_only_recurrence_has_operations_in_sequence_that_grow_with_the_length():
     }
 
 
-def test_the_recurrence_has_one_scan_over_the_length():
-    sizes = Sizes(7, 4)
-    arguments = init(KINDS["recurrent"], sizes), jnp.ones((1, 7, 4))
-    jaxpr = jax.make_jaxpr(lambda *xs: KINDS["recurrent"].apply(*xs, sizes))(*arguments).jaxpr
-    scans = [eqn.params["length"] for eqn in jaxpr.eqns if eqn.primitive.name == "scan"]
-    assert scans == [7]
-
-
 def test_a_chain_counts_what_waits_and_nothing_beside_it():
     x = jnp.ones((3, 3))
     assert longest_chain(lambda x: (x @ x) @ (x @ x) + x @ x, x) == 2
