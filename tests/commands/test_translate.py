@@ -1,11 +1,9 @@
 """The `translate` command: every line is answered, in order, and as soon as it can be."""
 
 import io
-import json
 import os
 import pty
 import select
-import shutil
 import subprocess
 import sys
 import threading
@@ -78,10 +76,7 @@ def test_no_lines_and_blank_lines_are_echoed(given):
 
 def test_a_run_s_folder_translates_at_any_path(tmp_path):
     """Its corpus need not exist there."""
-    workdir = Path(shutil.copytree(runs.trained_run(), tmp_path / "elsewhere" / "run"))
-    config = json.loads((workdir / "config.json").read_text())
-    config["data"]["path"] = "/nowhere"
-    (workdir / "config.json").write_text(json.dumps(config))
+    workdir = runs.copy_of_run(tmp_path / "elsewhere" / "run", data__path="/nowhere")
     given = (runs.tiny_corpus() / "test.en").read_bytes()
     before = runs.contents(workdir)
     assert answer(given, workdir) == answer(given)
@@ -166,12 +161,7 @@ def test_a_run_that_is_there_twice_is_an_ensemble_and_a_warning(caplog):
 
 
 def test_what_cannot_be_loaded_together_is_named(tmp_path):
-    run = str(runs.trained_run())
-    other = runs.copy_of_run(tmp_path / "other") / "config.json"
-    config = json.loads(other.read_text())
-    config["model"] |= {"positions": "learned", "max_positions": 48}
-    config["decode"]["max_length"] = 48
-    other.write_text(json.dumps(config))
-    other.with_name("run.sha256.json").unlink()
+    learned = {"model__positions": "learned", "model__max_positions": 48, "decode__max_length": 48}
+    other = runs.copy_of_run(tmp_path / "other", **learned)
     with pytest.raises(ConfigError, match="other cannot be searched like the first run: .*=64"):
-        load_model([run, str(other.parent)])
+        load_model([str(runs.trained_run()), str(other)])
