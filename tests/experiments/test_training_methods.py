@@ -41,9 +41,6 @@ def test_back_translation_verdicts():
     assert back_translation.verdicts_on(lines, SHUFFLED) == [FAILS, FAILS, FAILS]
 
 
-# Without parallel text ---------------------------------------------------------------------------
-
-
 def test_noise_leaves_words_out_and_moves_them_a_little():
     text, draw = " ".join(map(str, range(20))), random.Random(0)
     copies = [list(map(int, no_parallel_text.noisy(text, draw).split())) for _ in range(500)]
@@ -83,9 +80,6 @@ def test_bleu_objective_verdicts():
     assert bleu_objective.verdicts_on(found, CONSTANT) == [OPEN, HOLDS, "", FAILS]
 
 
-# All subwords at once ----------------------------------------------------------------------------
-
-
 def way_to_write(bleu, alone=10.0, together=100.0):
     speeds = {at_once.ALONE: alone, at_once.TOGETHER: together}
     return {at_once.BLEU: bleu, **speeds, at_once.REPEATED: 0.0}
@@ -114,9 +108,6 @@ def test_at_once_verdicts():
 def test_a_word_counts_if_it_is_the_one_before_it():
     assert at_once.repeated(["a a dog dog dog", "b a b"]) == 100 * 3 / 8
     assert at_once.repeated(["", "a"]) == 0
-
-
-# Smaller models ----------------------------------------------------------------------------------
 
 
 def test_smaller_verdicts():
@@ -152,9 +143,6 @@ def test_the_weights_of_the_newest_checkpoint_count(tmp_path):
         file.write_bytes(bytes(size))
     (tmp_path / "checkpoints" / "10.sha256.json").write_text("{}")
     assert smaller.megabytes(tmp_path) == 0.002
-
-
-# Pruning -----------------------------------------------------------------------------------------
 
 
 def test_the_heads_with_the_lowest_scores_are_closed():
