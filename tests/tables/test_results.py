@@ -384,9 +384,6 @@ def test_seconds_of_training_do_not_count_what_is_between_windows():
     assert collected.training_seconds(metrics[1:]) == 150 * 40 / 200, "the first line is lost"
 
 
-# Table 3 ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow("traces every model of table 3")
 def test_table_3_has_the_paper_s_parameters(in_checkout):
     """Its base has 65 million, ours 63.05: the vocabulary's size explains it (docs/decisions.md).
