@@ -116,6 +116,7 @@ NEW --config.data.test=test,test | data.test=test,test names a text twice
 NEW --config.train.schedule=linear --config.train.steps=9 --config.train.decay_steps=9
     train.decay_steps=9 must be above train.warmup_steps= | at step train.decay_steps. Warm up for
 NEW --config.vocabulary.separate=True | vocabulary.separate=True | Set model.tie_embeddings=False
+NEW --config.mesh.data=0 | mesh.data=0 must be at least 1, or -1
 NEW --config.model.num_heads=3
     model.d_model=16 is not divisible by model.num_heads=3 | set model.d_k
 NEW --config.model.d_model=15 --config.model.d_k=4

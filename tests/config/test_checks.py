@@ -63,6 +63,8 @@ model.positions=rotary model.d_k=63 | 'rotary' turns pairs of features, and d_k=
     an even model.d_k
 model.positions=rotary model.score=additive | model.positions='rotary' with model.score='additive'
     Use model.score='scaled_dot'
+model.relative_values=False model.positions=contextual | model.relative_values=False changes nothing
+    Set model.positions='relative'
 LEARNED model.max_positions=100 | model.max_positions=100 is too small for data.max_length=128
     lower the second
 LEARNED model.max_positions=200 | =200 is too small for train.row_length=256
@@ -169,6 +171,7 @@ DRAWN model.cross_normalizer=lookback | 'reinforce': | 'lookback' of | cross_nor
 DRAWN model.normalizer=sink | 'reinforce': | 'sink' may not sum to 1 | ='softmax'
 # Search.
 decode.groups=3 | decode.beam_size=4 is not a multiple of decode.groups=3 | =6
+decode.samples=5 decode.method=sample | decode.samples=5 | method='mbr'
 decode.beam_size=5 decode.method=mbr | decode.beam_size=5 | method='beam'
 # No encoder-decoder attention: the source is the decoder's prefix, or there is none.
 PREFIX model.decoder=ssru | model.decoder='ssru' replaces self-attention
@@ -185,6 +188,7 @@ PREFIX model.wait_k=2 | model.wait_k=2
 PREFIX model.norm=deep | model.norm='deep' has constants
 NO_SOURCE data.src=de | model.encoder='none' and data.src='de' do not go together
 NO_SOURCE model.decoder=recurrent | model.decoder='recurrent' attends to an encoder
+NO_SOURCE model.tie_embeddings=False model.tie_output=True | model.tie_embeddings=False
 NO_SOURCE model.output=copy | no encoder-decoder attention. Use another
 NO_SOURCE train.coverage_weight=1.0 | train.coverage_weight=1.0: model.encoder='none'
 NO_SOURCE DRAWN | train.hard_attention='reinforce': model.encoder

@@ -281,6 +281,8 @@ def test_a_row_that_needs_a_run_is_refused_before_its_text_is_made(call, tmp_pat
             call(tmp_path, "--rows=base", *flags)
     finally:
         (tmp_path / "train.en").rename(corpus / "train.en")
+    with pytest.raises(ConfigError, match="train.steps changes nothing: each row gets"):
+        call(tmp_path, "--list", "--config.train.steps=9")
 
 
 def test_each_pack_has_its_own_text_and_links(call, tmp_path, corpus):
