@@ -1,7 +1,6 @@
 """A run in a Python program: the example of docs/python.md, and each method beside the commands."""
 
 import functools
-import json
 import logging
 import pickle
 import re
@@ -110,11 +109,7 @@ def test_an_average_that_is_older_than_the_run_is_warned_of(tmp_path, caplog):
 
 
 def test_an_ensemble_has_one_direction(tmp_path):
-    other = runs.copy_of_run(tmp_path / "other")
-    config = json.loads((other / "config.json").read_text())
-    config["data"] |= {"src": "de", "tgt": "en"}
-    (other / "config.json").write_text(json.dumps(config))
-    (other / "run.sha256.json").unlink()
+    other = runs.copy_of_run(tmp_path / "other", data__src="de", data__tgt="en")
     with pytest.raises(ConfigError, match="other translates de→en, and the first run en→de"):
         load([runs.trained_run(), other])
 

@@ -116,11 +116,7 @@ NEW --config.data.test=test,test | data.test=test,test names a text twice
 NEW --config.train.schedule=linear --config.train.steps=9 --config.train.decay_steps=9
     train.decay_steps=9 must be above train.warmup_steps= | at step train.decay_steps. Warm up for
 NEW --config.vocabulary.separate=True | vocabulary.separate=True | Set model.tie_embeddings=False
-NEW --config.train.steps=1e3 | --config.train.steps=1e3: expected int
-NEW --config.model.dropout=nan | model.dropout=nan is not in [0, 1)
 NEW --config.mesh.data=0 | mesh.data=0 must be at least 1, or -1
-NEW --config.model.d_modle=32
-    model.d_modle is not a key of the config. Did you mean model.d_model?
 NEW --config.model.num_heads=3
     model.d_model=16 is not divisible by model.num_heads=3 | set model.d_k
 NEW --config.model.d_model=15 --config.model.d_k=4
@@ -153,7 +149,6 @@ RESUME --config.model.d_ff=48
     {tmp}/run holds another run: model.d_ff: the run has 32, the config now says 48 | --workdir
 RESUME --config.model.encoder=recurrent --config.model.decoder=recurrent --config.model.d_hidden=24
     model.encoder: the run has 'transformer' | model.decoder: the run has 'transformer'
-NEW --config.model.encoder=recurent | Did you mean 'recurrent'?
 RESUME --config.decode.banned_subwords=xyzzy | 'xyzzy' is no piece of the run's vocabulary
 RESUME --config.decode.banned_subwords=xyzzy --dry_run | 'xyzzy' is no piece of the run's vocabulary
 

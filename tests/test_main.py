@@ -13,6 +13,7 @@ import sys
 import types
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import jax
 import pytest
@@ -274,17 +275,13 @@ def test_output_that_cannot_be_written_is_one_line_and_status_2():
     assert (done.returncode, done.stderr) == (2, want)
 
 
-def no_devices() -> None:
-    raise UserError("no device")
-
-
 def test_the_version_is_that_of_the_package_and_of_what_it_stands_on(capsys, monkeypatch):
     assert main(["--version"]) == 0
     own, versions, devices = capsys.readouterr().out.splitlines()
     assert own == f"transformer-jax {__version__}"
     assert f"jax {jax.__version__}, " in versions and versions.startswith("Python 3.")
     assert devices.startswith("devices: ") and "x cpu" in devices
-    monkeypatch.setattr(environment, "check_devices", no_devices)
+    monkeypatch.setattr(environment, "check_devices", mock.Mock(side_effect=UserError("no device")))
     assert main(["--version"]) == 0
     assert "devices: no device" in capsys.readouterr().out
 

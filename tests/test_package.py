@@ -59,9 +59,10 @@ checks.check(changes.with_values(schema.Config(), {'data.source': 'grammar'}))
     [
         (COMMANDS, LATE),
         ("import transformer_jax.runs.metrics", "tensorboardX tqdm jax numpy"),
+        ("import transformer_jax.reporting.plots", "matplotlib"),
         (CHECKED, "jax"),
     ],
-    ids=["commands", "metrics", "a config is checked"],
+    ids=["commands", "metrics", "plots", "a config is checked"],
 )
 def test_what_a_start_does_not_need_is_imported_late(code, late):
     code += f"\nimport sys; print([name for name in {late.split()} if name in sys.modules])"

@@ -138,9 +138,17 @@ def trained_run() -> Path:
     return folder
 
 
-def copy_of_run(folder: Path) -> Path:
-    """A trained run to break."""
-    return Path(shutil.copytree(trained_run(), folder))
+def copy_of_run(folder: Path, **changes: Any) -> Path:
+    """A trained run to break; `model__wait_k=1` changes its config, which then has no sums."""
+    shutil.copytree(trained_run(), folder)
+    if changes:
+        config = json.loads((folder / "config.json").read_text())
+        for name, value in changes.items():
+            section, _, last = name.partition("__")
+            config[section][last] = value
+        (folder / "config.json").write_text(json.dumps(config))
+        (folder / "run.sha256.json").unlink()
+    return folder
 
 
 def contents(folder: Path) -> dict[str, str]:

@@ -39,12 +39,6 @@ def test_an_average_is_the_mean_in_double_precision(steps, run):
     assert damaged_file(folder) is None
 
 
-def test_the_newest_average_is_taken_and_may_be_made_again(run):
-    for last in (3, 2, 3):
-        average(str(run.path), last)
-    assert load_params(run, "average", shapes())[1] == "40-last3"
-
-
 def test_an_average_that_cannot_be_written_is_an_error_and_leaves_none(run, monkeypatch):
     average(str(run.path), 2)
 
@@ -78,16 +72,6 @@ def test_two_at_once_write_one_after_the_other(run):
     assert load_params(run, "average", shapes())[1] == "40-last1"
 
 
-def test_an_old_best_is_none_of_the_last(run):
-    """An old best checkpoint is kept, but it does not count as one of the last four."""
-    for name in ("30", "30.sha256.json"):
-        (run.checkpoints / name).rename(run.checkpoints / name.replace("30", "5"))
-    shutil.copytree(run.checkpoints / "35", run.checkpoints / "30")
-    assert committed_steps(run.checkpoints) == [5, 30, 35, 40]
-    with pytest.raises(RunError, match=r"last 3 checkpoints \(30, 35, 40\)"):
-        average(str(run.path), 4)
-
-
 def test_where_a_run_was_stopped_is_none_of_the_last_unless_too_few_are_left(monkeypatch):
     monkeypatch.setattr(module, "saved_steps", lambda _: [20, 30, 40, 43, 50, 60])
     train = TrainConfig(checkpoint_every=10, keep_last=5)
@@ -95,6 +79,9 @@ def test_where_a_run_was_stopped_is_none_of_the_last_unless_too_few_are_left(mon
     monkeypatch.setattr(module, "saved_steps", lambda _: [20, 33, 45])  # of another interval
     assert module._last_steps(None, 2, train) == [20, 45]
     assert module._last_steps(None, 3, train) == [20, 33, 45]
+    monkeypatch.setattr(module, "saved_steps", lambda _: [5, 30, 35, 40])  # an old best is kept
+    with pytest.raises(RunError, match=r"last 3 checkpoints \(30, 35, 40\)"):
+        module._last_steps(RunFolder("x"), 4, TrainConfig(checkpoint_every=5, keep_last=3))
 
 
 def test_checkpoints_with_a_gap_between_them_are_said(run, monkeypatch, caplog):

@@ -8,6 +8,7 @@ import pytest
 
 import transformer_jax
 from tests import tiny_runs as runs
+from tests.training.test_data import load
 from transformer_jax.commands.evaluate import _parts_of, _Text
 from transformer_jax.commands.export import _aligner
 from transformer_jax.config.changes import with_values
@@ -98,11 +99,10 @@ def test_lines_are_judged_by_the_tokens_of_their_own_language(run):
 
 
 def test_text_without_the_code_that_search_adds_is_said(run, tmp_path, caplog):
-    values = {"vocabulary.path": str(run / "vocabulary.model"), "decode.to": "de"}
+    values = {"vocabulary__path": str(run / "vocabulary.model"), "decode__to": "de"}
     for text in ("train@de", "train"):
         assert "training text does not" not in caplog.text
-        config = with_values(runs.tiny_config(), {**values, "data.train": (text,)})
-        load_data(config, RunFolder(str(tmp_path)))
+        load(tmp_path, **values, data__train=(text,))
     assert "decode.to: search begins source lines with >>de<<, and training text does not" in (
         caplog.text
     )
@@ -144,14 +144,10 @@ def test_codes_are_no_words(run, tmp_path, capsys):
     assert found.kinds["cross"].attended[0] == ">>de<<"
 
 
-def test_another_vocabulary_has_to_know_the_codes(run, tmp_path):
-    values = {
-        "data.directions": ("en-de",),
-        "vocabulary.path": str(runs.trained_run() / "vocabulary.model"),
-    }
-    config = with_values(runs.tiny_config(), values)
+def test_another_vocabulary_has_to_know_the_codes(tmp_path):
+    own = str(runs.trained_run() / "vocabulary.model")
     with pytest.raises(DataError, match="no subword >>de<<.*it knows: none"):
-        load_data(config, RunFolder(str(tmp_path)))
+        load(tmp_path, data__directions=("en-de",), vocabulary__path=own)
 
 
 def test_batches_mix_the_texts_as_their_weights_say(run, tmp_path):
@@ -183,31 +179,21 @@ def test_a_request_without_a_target_language_is_refused(run):
 
 
 def test_decode_to_is_checked_before_training(tmp_path):
-    values = {"data.directions": ("en-de",), "decode.to": "en"}
     with pytest.raises(DataError, match="no subword >>en<<"):
-        load_data(with_values(runs.tiny_config(), values), RunFolder(str(tmp_path)))
+        load(tmp_path, data__directions=("en-de",), decode__to="en")
 
 
 def test_the_vocabulary_follows_codes_and_weights(tmp_path):
     """The texts are the same, so their fingerprints are."""
     names = []
     for text in ("train[:150],train[150:]", "train[:150]*9,train[150:]"):
-        config = with_values(runs.tiny_config(), {"data.train": tuple(text.split(","))})
-        names.append(load_data(config, RunFolder(str(tmp_path))).vocabulary.digest)
-    directions = {"data.train": ("train:en-de",), "data.valid": ("valid:en-de",)}
+        names.append(load(tmp_path, data__train=tuple(text.split(","))).vocabulary.digest)
+    directions = {"data__train": ("train:en-de",), "data__valid": ("valid:en-de",)}
     for own in (("en-de",), ("en-de", "de-en")):
-        config = with_values(runs.tiny_config(), {**directions, "data.directions": own})
-        vocabulary = load_data(config, RunFolder(str(tmp_path))).vocabulary
+        vocabulary = load(tmp_path, **directions, data__directions=own).vocabulary
         assert list(vocabulary.codes) == [f">>{one[3:]}<<" for one in own]
         names.append(vocabulary.digest)
     assert len(set(names)) == 4
-    rare, whole = (
-        load_data(
-            with_values(runs.tiny_config(), {"data.train": (text,)}), RunFolder(str(tmp_path))
-        ).vocabulary.digest
-        for text in ("train*0.01", "train")
-    )
-    assert rare == whole
 
 
 def test_an_export_finds_what_aligns_in_the_first_direction(run):

@@ -67,14 +67,6 @@ def test_hypotheses_and_scores_are_kept(run, capsys):
     assert format_scores(want) in printed
 
 
-def own_text(folder: Path, src: list[str], ref: list[str], name: str = "own.en") -> list[str]:
-    """The flags of two new files of text."""
-    folder.mkdir(exist_ok=True)
-    src_file = runs.write_lines(folder / name, src)
-    ref_file = runs.write_lines(folder / f"{name.removesuffix('.en')}.de", ref)
-    return [f"--src={src_file}", f"--ref={ref_file}"]
-
-
 def test_files_of_one_s_own_are_scored_as_the_split_of_the_same_text(run, capsys):
     corpus = runs.tiny_corpus()
     files = [f"--src={corpus}/valid.en", f"--ref={corpus}/valid.de"]
@@ -113,40 +105,26 @@ def test_a_split_of_training_whose_text_has_changed_is_told(run, capsys, caplog,
 
 def test_a_stem_is_a_split_and_a_blank_source_is_a_line_like_any_other(run, capsys, tmp_path):
     source = runs.read_lines(runs.tiny_corpus() / "test.en")[:3]
-    files = own_text(tmp_path, [source[0], " ", *source[1:]], ["a", "b", "c", "d"])
-    evaluate(run, capsys, *files)
-    with_blank = runs.read_lines(kept(run, "own.en.40.beam2").with_suffix(".txt"))
+    src = runs.write_lines(tmp_path / "own.en", [source[0], " ", *source[1:]])
+    ref = runs.write_lines(tmp_path / "own.de", "abcd")
+    evaluate(run, capsys, f"--src={src}", f"--ref={ref}")
+    path = kept(run, "own.en.40.beam2")
+    record = read_json(path)
+    assert (record["split"], record["ref_files"]) == (None, [str(ref)])
+    with_blank = runs.read_lines(path.with_suffix(".txt"))
     assert len(with_blank) == 4 and with_blank[1] == ""
     evaluate(run, capsys, "--split=test")
     of_split = runs.read_lines(kept(run, "test.40.beam2").with_suffix(".txt"))
     assert with_blank[:1] + with_blank[2:] == of_split[:3]
 
 
-@pytest.mark.slow("translates several texts")
-def test_files_of_the_same_name_overwrite_neither_each_other_nor_the_split(run, capsys, tmp_path):
-    """The text, not the name or the folder of a file, decides which evaluation it is."""
-    evaluate(run, capsys, "--split=test")
-    of_split = kept(run, "test.40.beam2")
-    before = of_split.read_bytes()
-    source = runs.read_lines(runs.tiny_corpus() / "test.en")[0]
-    for folder, reference in (("a", "Hund."), ("b", "Katze.")):
-        evaluate(run, capsys, *own_text(tmp_path / folder, [source], [reference], "test"))
-    paths = set((run / "evaluations").glob("test.40.beam2.*.json"))
-    files = {record["ref_files"][0]: record for record in map(read_json, paths - {of_split})}
-    assert files.keys() == {str(tmp_path / folder / "test.de") for folder in "ab"}
-    assert {record["split"] for record in files.values()} == {None}
-    assert of_split.read_bytes() == before
-    decode = {"beam_size": 2, "length_penalty": 0.6}
-    assert find_evaluation(run / "evaluations", "test", "40", decode) == of_split
-
-
 def test_other_checkpoints_get_other_files(run, capsys):
     average(str(run), last=2)
     evaluate(run, capsys, "--checkpoint=average")
-    evaluate(run, capsys, "--checkpoint=35")
-    for checkpoint in ("40-last2", "35"):
-        path = kept(run, f"test.{checkpoint}.beam2")
-        assert json.loads(path.read_text())["checkpoint"] == checkpoint
+    evaluate(run, capsys, "--checkpoint=35", "--config.decode.length_penalty=0.1")
+    for checkpoint, penalty in (("40-last2", 0.6), ("35", 0.1)):
+        record = read_json(kept(run, f"test.{checkpoint}.beam2"))
+        assert (record["checkpoint"], record["length_penalty"]) == (checkpoint, penalty)
 
 
 def test_lines_that_do_not_belong_together_are_named(run, capsys, tmp_path, caplog):
@@ -181,19 +159,6 @@ def test_several_references_are_all_used(run, capsys, tmp_path, caplog):
     given["ref"].append(str(short))
     with pytest.raises(DataError, match="has 24 lines and .*short.de has 23"):
         evaluate_command(str(run), **given)
-
-
-@pytest.mark.slow("compiles searches")
-def test_search_and_data_of_the_run_can_be_overridden(run, tmp_path):
-    """The run's data.path has no file of this name."""
-    for suffix in ("en", "de"):
-        lines = runs.read_lines(runs.tiny_corpus() / f"valid.{suffix}")[:2]
-        runs.write_lines(tmp_path / f"moved.{suffix}", lines)
-    keys = {"data.path": str(tmp_path), "data.test": ("moved",), "decode.length_penalty": 0.1}
-    result = evaluate_command(str(run), beam_size=1, overrides=keys)
-    assert [pair.tgt for pair in result.pairs] == runs.read_lines(tmp_path / "moved.de")
-    record = json.loads(result.hypotheses.with_suffix(".json").read_text())
-    assert (record["length_penalty"], record["beam_size"]) == (0.1, 1)
 
 
 def test_files_are_read_before_the_model(tmp_path):

@@ -17,12 +17,13 @@ import pytest
 
 from tests import tiny_runs as runs
 from tests.commands.test_import import imported
+from tests.fixtures.cases import of_table
 from tests.fixtures.tiny import lay_out, model_inputs, random_params, relative_error
 from transformer_jax.api import Run
 from transformer_jax.commands import export as command
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.data import DataConfig
-from transformer_jax.config.decode import DecodeConfig
+from transformer_jax.config.files import split_overrides
 from transformer_jax.config.schema import Config
 from transformer_jax.config.vocabulary import VocabularyConfig
 from transformer_jax.errors import UserError
@@ -375,48 +376,40 @@ def test_the_card_has_the_scores_of_its_checkpoint_alone(tmp_path):
 
 
 CALLS = {"ctranslate2": "translate_batch(", "huggingface": "generate(", "stablehlo": "search.py "}
-OURS = {"method": "mbr", "groups": 2, "coverage_penalty": 0.2, "weights": "bfloat16"}
+OURS = ("decode.method", "decode.groups", "decode.coverage_penalty", "decode.weights")
 OTHER = "; it divides by length^alpha, ours by GNMT's penalty: at alpha 0 both are the same"
+# Format and settings of decode, and how the line ends; an indented line continues the one above.
+SEARCHES = """
+ctranslate2 length_penalty=0.5 | beam_size=3, length_penalty=0.5)OTHER
+ctranslate2 length_penalty=0.0 | beam_size=3, length_penalty=0)
+ctranslate2 penalty=power | beam_size=3, length_penalty=0.6)
+huggingface to=de | OTHER; begin every line with >>de<<, as decode.to does here
+huggingface | generate(...) with the folder's generation_config.jsonOTHER
+ctranslate2 length_penalty=0.0 min_length=2 no_repeat=3
+    max_input_length=0, min_decoding_length=2, max_decoding_length=561
+    beam_size=3, length_penalty=0, no_repeat_ngram_size=3)
+ctranslate2 banned_subwords=<unk> penalty=power max_length=20
+    min_decoding_length=0, max_decoding_length=69, suppress_sequences=[['<unk>']]
+    beam_size=3, length_penalty=0.6)
+stablehlo | search.py of the folder, with 3 beams, no length penalty
+stablehlo no_repeat=3 | no length penalty and without decode.min_length and decode.no_repeat
+stablehlo method=mbr | no length penalty
+stablehlo groups=2 | no length penalty
+stablehlo coverage_penalty=0.2 | no length penalty
+stablehlo weights=bfloat16 | no length penalty
+"""
 
 
-@pytest.mark.parametrize(
-    ("format", "decode", "end"),
-    [
-        ("ctranslate2", {"length_penalty": 0.5}, f"beam_size=3, length_penalty=0.5){OTHER}"),
-        ("ctranslate2", {"length_penalty": 0.0}, "beam_size=3, length_penalty=0)"),
-        ("ctranslate2", {"penalty": "power"}, "beam_size=3, length_penalty=0.6)"),
-        (
-            "huggingface",
-            {"to": "de"},
-            f"{OTHER}; begin every line with >>de<<, as decode.to does here",
-        ),
-        ("huggingface", {}, f"generate(...) with the folder's generation_config.json{OTHER}"),
-        (
-            "ctranslate2",
-            {"length_penalty": 0.0, "min_length": 2, "no_repeat": 3},
-            "max_input_length=0, min_decoding_length=2, max_decoding_length=561, beam_size=3, "
-            "length_penalty=0, no_repeat_ngram_size=3)",
-        ),
-        (
-            "ctranslate2",
-            {"banned_subwords": ("<unk>",), "penalty": "power", "max_length": 20},
-            "min_decoding_length=0, max_decoding_length=69, suppress_sequences=[['<unk>']], "
-            "beam_size=3, length_penalty=0.6)",
-        ),
-        ("stablehlo", {}, "search.py of the folder, with 3 beams, no length penalty"),
-        (
-            "stablehlo",
-            {"no_repeat": 3},
-            "no length penalty and without decode.min_length and decode.no_repeat",
-        ),
-        *(("stablehlo", {name: value}, "no length penalty") for name, value in OURS.items()),
-    ],
-)
-def test_the_log_says_how_the_same_search_is_called_or_the_nearest(format, decode, end):
-    own = [f"decode.{name}={value!r}" for name, value in decode.items() if name in OURS]
+@pytest.mark.parametrize("case", of_table(SEARCHES), ids=" ".join)
+def test_the_log_says_how_the_same_search_is_called_or_the_nearest(case):
+    format, *settings = case[0].split()
+    _, values = split_overrides([f"--config.decode.{one}" for one in settings])
+    decode = with_values(Config(), {**values, "decode.beam_size": 3}).decode
+    own = [f"{name}={value!r}" for name, value in values.items() if name in OURS]
     which = f"{own[0]}: ours alone; the nearest search" if own else "the same search"
-    found = command._search(DecodeConfig(beam_size=3, **decode), format)
-    assert found.startswith(f"{which} there: {CALLS[format]}") and found.endswith(end)
+    found = command._search(decode, format)
+    assert found.startswith(f"{which} there: {CALLS[format]}")
+    assert found.endswith(", ".join(case[1:]).replace("OTHER", OTHER))
 
 
 # Mistakes ----------------------------------------------------------------------------------------
@@ -444,17 +437,3 @@ def test_an_export_does_not_replace_what_another_one_wrote_meanwhile(tmp_path, m
         command.export(str(run_of("post")), format="huggingface", output=str(tmp_path / "x"))
     assert (tmp_path / "x" / "config.json").read_text() == tmp_path.name
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [("learned", "model.positions='learned'"), ("pre, untied", "model.tie_embeddings=False")],
-)
-def test_what_hugging_face_has_no_place_for_is_one_line(name, words, tmp_path, capsys):
-    run = run_of(name)
-    capsys.readouterr()
-    flags = f"--workdir={run}", f"--output={tmp_path / 'x'}", "--format=huggingface"
-    assert runs.command("export", *flags) == 2
-    error = capsys.readouterr().err
-    assert f"cannot express {words}" in error and error.count("\n") == 1
-    assert not (tmp_path / "x").exists()

@@ -155,17 +155,6 @@ def test_training_goes_on_from_the_imported_weights(kind, tmp_path):
     assert len(answers(["a dog"], workdir=tmp_path / "run", beam_size=None)) == 1
 
 
-@pytest.mark.slow("trains a run")
-def test_the_first_step_starts_where_the_imported_model_is(tmp_path):
-    """At a vanishing learning rate the weights stay those of the imported run."""
-    values = {"train.peak_learning_rate": 1e-12, "train.steps": 3, "train.checkpoint_every": 3}
-    assert finetune(tmp_path / "run", imported("one"), **values) == 0
-    own, origin = (
-        load_model(str(path)).translator.params for path in (tmp_path / "run", imported("one"))
-    )
-    np.testing.assert_allclose(own["embedding"]["table"], origin["embedding"]["table"], atol=1e-7)
-
-
 def test_a_flag_comes_before_the_language_that_the_tokenizer_names(tmp_path, caplog):
     (tmp_path / "folder").mkdir()
     folder = write_folder(tmp_path / "folder", ONE)

@@ -1,7 +1,6 @@
 """The commands `prune` and `quantize`: ordinary, smaller runs, or one line that says why not."""
 
 import dataclasses
-import json
 import shutil
 from types import SimpleNamespace
 
@@ -38,10 +37,8 @@ def test_a_pruned_run_translates_and_another_run_starts_from_it(tmp_path, capsys
         assert loaded.config.model.num_heads == 1 and loaded.config.model.head_sizes == (8, 8)
         assert len(answers(["a dog"], workdir=tmp_path / name, beam_size=None)) == 1
     assert "importance of the heads of decoder_0/cross_attention" in caplog.text
-    narrow = runs.copy_of_run(tmp_path / "narrow")
-    config = json.loads((narrow / "config.json").read_text())
-    config["decode"]["weights"] = "bfloat16"  # as search reads them, not as they are kept
-    (narrow / "config.json").write_text(json.dumps(config))
+    # As search reads weights, not as they are kept.
+    narrow = runs.copy_of_run(tmp_path / "narrow", decode__weights="bfloat16")
     flags_of_narrow = [f"--workdir={narrow}", "--heads=0.4", "--by=random", "--seed=1"]
     assert runs.command("prune", *flags_of_narrow, f"--output={tmp_path / 'again'}") == 0
     assert RunFolder(tmp_path / "again").read_config().decode.weights == "bfloat16"

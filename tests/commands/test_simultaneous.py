@@ -1,7 +1,6 @@
 """`translate --simultaneous`: the translations of whole lines, while the lines arrive."""
 
 import io
-import json
 import os
 import select
 import threading
@@ -34,14 +33,9 @@ def random_weights(monkeypatch) -> None:
 
 @pytest.fixture(scope="module")
 def waiting(tmp_path_factory) -> Path:
-    """A run whose model waits."""
-    workdir = runs.copy_of_run(tmp_path_factory.mktemp("waiting") / "run")
-    config = json.loads((workdir / "config.json").read_text())
-    config["model"] |= {"wait_k": 1, "wait_k_max": 4}
-    config["decode"] |= {"wait_k": K, "beam_size": 4, "max_length": 16}
-    (workdir / "config.json").write_text(json.dumps(config))
-    (workdir / "run.sha256.json").unlink()
-    return workdir
+    changes = {"model__wait_k": 1, "model__wait_k_max": 4, "decode__wait_k": K}
+    changes |= {"decode__beam_size": 4, "decode__max_length": 16}
+    return runs.copy_of_run(tmp_path_factory.mktemp("waiting") / "run", **changes)
 
 
 class Dribble(io.BytesIO):

@@ -1,11 +1,9 @@
 """The `translate` command: every line is answered, in order, and as soon as it can be."""
 
 import io
-import json
 import os
 import pty
 import select
-import shutil
 import subprocess
 import sys
 import threading
@@ -17,7 +15,6 @@ import pytest
 
 from tests import tiny_runs as runs
 from transformer_jax.commands.translate import translate
-from transformer_jax.decoding.generators import UTILITIES, expected_utilities
 from transformer_jax.errors import ConfigError
 from transformer_jax.use.loading import load_model
 
@@ -29,8 +26,6 @@ OPTIONS: dict[str, Any] = {
     "n_best": 1,
     "scores": False,
 }
-SAMPLING = {"decode.temperature": 0.7, "decode.top_p": 0.9}
-MBR = {"overrides": {**SAMPLING, "decode.method": "mbr", "decode.samples": 6}}
 
 
 def answer(given: bytes, workdir: Path | None = None, **options: Any) -> bytes:
@@ -81,10 +76,7 @@ def test_no_lines_and_blank_lines_are_echoed(given):
 
 def test_a_run_s_folder_translates_at_any_path(tmp_path):
     """Its corpus need not exist there."""
-    workdir = Path(shutil.copytree(runs.trained_run(), tmp_path / "elsewhere" / "run"))
-    config = json.loads((workdir / "config.json").read_text())
-    config["data"]["path"] = "/nowhere"
-    (workdir / "config.json").write_text(json.dumps(config))
+    workdir = runs.copy_of_run(tmp_path / "elsewhere" / "run", data__path="/nowhere")
     given = (runs.tiny_corpus() / "test.en").read_bytes()
     before = runs.contents(workdir)
     assert answer(given, workdir) == answer(given)
@@ -158,45 +150,18 @@ def test_on_a_terminal_each_line_is_answered_when_it_is_entered(caplog):
     assert caplog.text.count("type a sentence and press Enter; Ctrl-D") == 1
 
 
-@pytest.mark.slow("compiles samples")
-def test_samples_are_drawn_anew_with_another_seed_and_mbr_chooses_among_them():
-    source = runs.read_lines(runs.tiny_corpus() / "test.en")[:2]
-    six: dict[str, Any] = {"sample": True, "beam_size": None, "n_best": 6, "scores": True}
-    drawn = answers(source, **six, overrides=SAMPLING)
-    assert drawn == answers(source, **six, overrides=SAMPLING)
-    assert [line.split(" ||| ")[0] for line in drawn] == ["0"] * 6 + ["1"] * 6
-    assert drawn != answers(source, **six, overrides={**SAMPLING, "decode.seed": 1})
-    chosen = answers(source, beam_size=None, scores=True, **MBR)
-    for number, line in enumerate(chosen):
-        score, text = line.split("\t")
-        samples = [one.split(" ||| ")[1] for one in drawn if one.startswith(f"{number} ")]
-        want = expected_utilities(samples, UTILITIES["chrf"]("13a"))
-        assert text == next(iter(want)) and float(score) == pytest.approx(want[text], abs=1e-5)
-
-
-@pytest.mark.slow("compiles the search of an ensemble")
-def test_an_ensemble_of_a_run_with_itself_answers_as_the_run(caplog):
+def test_a_run_that_is_there_twice_is_an_ensemble_and_a_warning(caplog):
+    """tests/decoding/test_ensemble.py translates with several."""
     run = str(runs.trained_run())
-    source = runs.read_lines(runs.tiny_corpus() / "test.en")[:3]
-    alone = [line.split("\t") for line in answers(source, scores=True)]
-    loaded = load_model([run, run], beam_size=2)
+    loaded = load_model([run, run])
     assert f"a run is there twice: {run} and {run}" in caplog.text
-    both = [found[0] for found in loaded.line_translator()(source)]
-    assert [one.text for one in both] == [text for _, text in alone]
-    scores = [float(score) for score, _ in alone]
-    np.testing.assert_allclose([one.score for one in both], scores, rtol=1e-5)
     assert loaded.checkpoint == f"{runs.STEPS}+{runs.STEPS}"
     with pytest.raises(ConfigError, match="not for an ensemble"):
         assert loaded.model
 
 
 def test_what_cannot_be_loaded_together_is_named(tmp_path):
-    run = str(runs.trained_run())
-    other = runs.copy_of_run(tmp_path / "other") / "config.json"
-    config = json.loads(other.read_text())
-    config["model"] |= {"positions": "learned", "max_positions": 48}
-    config["decode"]["max_length"] = 48
-    other.write_text(json.dumps(config))
-    other.with_name("run.sha256.json").unlink()
+    learned = {"model__positions": "learned", "model__max_positions": 48, "decode__max_length": 48}
+    other = runs.copy_of_run(tmp_path / "other", **learned)
     with pytest.raises(ConfigError, match="other cannot be searched like the first run: .*=64"):
-        load_model([run, str(other.parent)])
+        load_model([str(runs.trained_run()), str(other)])

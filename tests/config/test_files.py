@@ -196,37 +196,26 @@ def test_a_config_file_that_fails_is_one_clear_line(content, argument, words, wr
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("key", "kind", "value"), [("data.path", "str", "here"), ("seed", "int", 4)]
-)
-def test_a_config_file_may_demand_a_value(key, kind, value, written):
-    lines = ["from ml_collections import config_dict", DEFAULT, "def get_config():"]
-    lines += ["    config = default()", "    config.data.path = 'text'"]
-    lines += [f"    config.{key} = config_dict.required_placeholder({kind})", "    return config"]
-    file = written("\n".join(lines))
-    with pytest.raises(ConfigError, match=f"asks for a value: add --config.{key}=VALUE"):
-        load_config(file)
-    assert value_at(load_config(file, {key: value}), key) == value
-
-
-def test_references_follow_what_is_given(written):
+def test_a_config_file_may_demand_values_and_references_follow_what_is_given(written):
     lines = [
         "from ml_collections import config_dict",
         DEFAULT,
         "def get_config():",
         "    config = default()",
         "    config.data.path = 'text'",
+        "    config.seed = config_dict.required_placeholder(int)",
         "    config.train.warmup_steps = config.train.get_ref('steps') // 10",
         "    config.model.d_ff = config_dict.required_placeholder(int)",
         "    config.model.d_hidden = config.model.get_ref('d_ff') * 2",
         "    return config",
     ]
     file = written("\n".join(lines))
-    with pytest.raises(ConfigError, match=r"add --config.model.d_ff=VALUE"):
-        load_config(file, {"train.steps": 500})
-    given = {"model.d_ff": 64, "model.encoder": "recurrent", "train.steps": 500}
+    for given, asked in (({}, "seed"), ({"seed": 4}, "model.d_ff")):
+        with pytest.raises(ConfigError, match=f"asks for a value: add --config.{asked}=VALUE"):
+            load_config(file, {"train.steps": 500, **given})
+    given = {"seed": 4, "model.d_ff": 64, "model.encoder": "recurrent", "train.steps": 500}
     config = load_config(file, given)
-    assert (config.train.steps, config.train.warmup_steps) == (500, 50)
+    assert (config.seed, config.train.steps, config.train.warmup_steps) == (4, 500, 50)
     assert (config.model.d_ff, config.model.d_hidden) == (64, 128)
     assert load_config(file, {**given, "train.warmup_steps": 7}).train.warmup_steps == 7
 

@@ -46,12 +46,6 @@ def test_a_declaration_gives_the_key_its_rules():
     assert files.kind is tuple
 
 
-def test_a_misspelt_rule_is_an_error():
-    section = dataclasses.make_dataclass("Section", [("size", int, key(1, atleast=1))])
-    with pytest.raises(TypeError, match="atleast"):
-        list(keys_of(section))
-
-
 def test_every_number_has_limits_that_its_check_reads():
     for name, rules in KEYS.items():
         lower = [rule for rule in ("at_least", "above") if getattr(rules, rule) is not None]

@@ -73,18 +73,6 @@ def test_any_config_comes_back_from_json_dict_and_config_dict(values):
     assert from_config_dict(to_config_dict(config)) == config
 
 
-def test_a_config_without_a_key_takes_its_default():
-    tree = json.loads(to_json(Config()))
-    del tree["model"]["norm"], tree["mesh"]
-    assert from_config_dict(tree) == Config()
-
-
-@pytest.mark.parametrize("text", ["{", "[1]", "3"])
-def test_json_that_is_not_a_config_is_refused(text):
-    with pytest.raises(ConfigError, match="the config, line 1: "):
-        from_json(text)
-
-
 def test_the_default_config_dict_holds_every_key_with_its_type():
     tree = default_config_dict()
     for name, key in KEYS.items():

@@ -227,12 +227,8 @@ def test_needed_k_by_hand():
 def test_matches_are_counted_by_need_at_every_k(tmp_path, monkeypatch):
     """The subwords are those of a run's vocabulary; what was translated is made up."""
     pairs = built_in_pairs("test", 12)
-    workdir = runs.copy_of_run(tmp_path / "run")
+    workdir = runs.copy_of_run(tmp_path / "run", model__wait_k=1)
     asked = []
-    (workdir / "run.sha256.json").unlink()
-    config = json.loads((workdir / "config.json").read_text())
-    config["model"]["wait_k"] = 1
-    (workdir / "config.json").write_text(json.dumps(config))
 
     def evaluate(folder, split, beam_size, overrides):
         asked.append((folder, split, beam_size, overrides))
@@ -311,4 +307,3 @@ def test_one_stack_verdicts():
     assert one_stack.verdicts_on(found, PREFIX) == [HOLDS, HOLDS, HOLDS]
     assert one_stack.verdicts_on(found, CAUSAL) == [FAILS, "", FAILS]
     assert one_stack.verdicts_on(found, CHEAP) == [OPEN, "", OPEN]
-    assert one_stack.verdicts_on({}, PREFIX) == [NOT_RUN, NOT_RUN, NOT_RUN]

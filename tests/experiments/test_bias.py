@@ -8,31 +8,7 @@ import pytest
 from experiments import gender_bias, stereotypes
 from experiments.gender_bias import FEMALE, MALE, NEUTRAL, Case, gender_of, read_winomt, scores
 from experiments.judging import FAILS, HOLDS, NOT_RUN
-from experiments.stereotypes import (
-    ALONE,
-    BLEU,
-    CHOICE,
-    CHOOSING,
-    CONTROL,
-    ELASTIC,
-    EVEN,
-    HELPING,
-    MOST,
-    PROBED,
-    RARE,
-    REMEDIES,
-    REPLAY,
-    SHOWN,
-    UNSEEN,
-    VALID,
-    accuracy,
-    biased,
-    chosen,
-    form,
-    probe,
-    stereotype,
-    verdicts,
-)
+from experiments.stereotypes import CHOOSING, HELPING, MOST, PROBED, REMEDIES, accuracy, form
 from tests.tiny_runs import read_lines
 from transformer_jax.config.data import DataConfig
 from transformer_jax.errors import ConfigError, DataError
@@ -156,11 +132,11 @@ def test_a_system_that_translates_every_occupation_as_male(monkeypatch):
 
 
 def test_the_dial_is_the_share_of_sentences_with_the_stereotype():
-    text = [*biased(3_000, 0.9, 0, HELPING)]
+    text = [*stereotypes.biased(3_000, 0.9, 0, HELPING)]
     assert {one.occupation for one in text} == {*HELPING}
-    share = sum(one.gender == stereotype(one.occupation) for one in text) / len(text)
+    share = sum(one.gender == stereotypes.stereotype(one.occupation) for one in text) / len(text)
     assert share == pytest.approx(0.9, abs=0.02)
-    usual = Counter(stereotype(name) for name in (*HELPING, *PROBED, *CHOOSING))
+    usual = Counter(stereotypes.stereotype(name) for name in (*HELPING, *PROBED, *CHOOSING))
     assert usual == {"m": 12, "f": 12}
     for one in text[:200]:
         words = {"m": ({"he", "his"}, "Der"), "f": ({"she", "her"}, "Die")}[one.gender]
@@ -170,15 +146,16 @@ def test_the_dial_is_the_share_of_sentences_with_the_stereotype():
 
 def test_the_probe_asks_for_what_no_sentence_of_training_has():
     assert not {*HELPING} & {*PROBED} and not {*CHOOSING} & {*HELPING, *PROBED}
-    things = {thing.en for thing in UNSEEN}
-    assert not things & {thing.en for thing in SHOWN}
-    asked = probe(PROBED)
+    things = {thing.en for thing in stereotypes.UNSEEN}
+    assert not things & {thing.en for thing in stereotypes.SHOWN}
+    asked = stereotypes.probe(PROBED)
     assert len(asked) == 160 and Counter(one.gender for one in asked) == {"m": 80, "f": 80}
     assert all(things & {*one.src.split()} for one in asked)
 
 
 def test_a_translation_is_right_with_one_form_of_the_right_gender():
-    he, she = (next(one for one in probe(PROBED) if one.gender == gender) for gender in "mf")
+    asked = stereotypes.probe(PROBED)
+    he, she = (next(one for one in asked if one.gender == gender) for gender in "mf")
     man, woman = form(he.occupation, "m"), form(he.occupation, "f")
     lines = [
         f"Der {man} geht .",
@@ -203,7 +180,12 @@ def test_the_texts_of_the_rows_and_remedies_are_written(tmp_path, monkeypatch):
 
 
 def found(rare, bleu, choice=50.0, valid=None):
-    return {RARE: rare, BLEU: bleu, VALID: bleu if valid is None else valid, CHOICE: choice}
+    return {
+        stereotypes.RARE: rare,
+        stereotypes.BLEU: bleu,
+        stereotypes.VALID: bleu if valid is None else valid,
+        stereotypes.CHOICE: choice,
+    }
 
 
 def test_the_best_setting_of_those_that_lose_little_is_taken():
@@ -213,20 +195,21 @@ def test_the_best_setting_of_those_that_lose_little_is_taken():
         "b": found(20.0, 0.0, 70.0, 89.1),
         "c": found(90, 80, 95),
     }
-    assert chosen(settings, before) is settings["b"]
+    assert stereotypes.chosen(settings, before) is settings["b"]
     lossy = {"a": found(30.0, 85.0, 60.0), "b": found(20.0, 80.0, 70.0)}
-    assert chosen(lossy, before) is lossy["a"]
+    assert stereotypes.chosen(lossy, before) is lossy["a"]
 
 
 def test_verdicts_compare_each_seed_with_its_own_start():
     before, after = {}, {remedy: {} for remedy in REMEDIES}
     for seed in range(3):
-        before[MOST, seed], before[EVEN, seed] = found(10 + seed, 90.0), found(95.0, 90.0)
+        before[MOST, seed] = found(10 + seed, 90.0)
+        before[stereotypes.EVEN, seed] = found(95.0, 90.0)
         gains = {
-            ALONE: (50, -9.0),
-            REPLAY: (40, -0.1),
-            ELASTIC: (30, -0.5),
-            CONTROL: (-5, -0.2),
+            stereotypes.ALONE: (50, -9.0),
+            stereotypes.REPLAY: (40, -0.1),
+            stereotypes.ELASTIC: (30, -0.5),
+            stereotypes.CONTROL: (-5, -0.2),
             "seen": (80, 0.0),
             "seen, elastic weights": (70, -0.1),
         }
@@ -235,7 +218,9 @@ def test_verdicts_compare_each_seed_with_its_own_start():
                 setting: found(10 + 1.1 * seed + rare, 90.0 + bleu + seed / 100, n)
                 for n, setting in enumerate(REMEDIES[remedy])
             }
-    rows = {claim: (verdict, change) for claim, verdict, change in verdicts(after, before)}
+    rows = {
+        claim: (verdict, change) for claim, verdict, change in stereotypes.verdicts(after, before)
+    }
     assert rows.pop("the dial works") == (HOLDS, "-84.0")
     not_run = ("seen, replay: helps", "seen, replay: keeps the rest")
     assert rows == {

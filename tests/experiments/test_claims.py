@@ -8,19 +8,7 @@ import numpy as np
 import pytest
 
 from experiments import claims
-from experiments.claims import (
-    alignments,
-    averaging,
-    headline,
-    lengths,
-    linear_shifts,
-    one_head,
-    saturation,
-    scaling_in_training,
-    smoothing,
-    warm_up,
-    word_order,
-)
+from experiments.claims import averaging, headline, one_head, smoothing, warm_up, word_order
 from experiments.claims.averaging import AVERAGED, RSQRT
 from experiments.claims.judging import REFERENCE, Finding, Known, Recorded, on_grammar
 from experiments.claims.lengths import bleu_by_length
@@ -213,7 +201,7 @@ def test_scaling_in_training_compares_both_sizes_of_heads():
     ):
         lines = [line(MANY, 0, few), line(SINGLE, 0, many)]
         known = table_3(line(ONE_HEAD, 0, 17.0))
-        assert verdicts(scaling_in_training, table_3=known, lines=lines) == wanted
+        assert verdicts(claims.scaling_in_training, table_3=known, lines=lines) == wanted
 
 
 SURELY_LOWER, SURELY_HIGHER = (82.0, 83.1, 84.0), (86.0, 87.1, 88.0)  # than 84, 85, 86
@@ -290,7 +278,7 @@ def test_scaling_is_judged_on_the_built_in_corpus_too():
         lines += lines_of(keys, 3 * [80.0])
         lines += lines_of(keys + NOT_SCALED, [80 - drop for drop in drops])
     known = table_3(line(ONE_HEAD, 0, 17.0))
-    _, finding = findings(scaling_in_training, table_3=known, lines=lines)
+    _, finding = findings(claims.scaling_in_training, table_3=known, lines=lines)
     assert finding.verdict == HOLDS
     assert "-1.2 with one head of d_k 8, -8.8 with one of d_k 128 (3 seeds" in finding.because
 
@@ -326,7 +314,7 @@ def test_probes_are_judged_by_their_numbers():
         rates = {"heads": [[0.3, 0.4], [0.1, 0.5]], "mean": [0.35, 0.2], "diagonal": diagonal}
         evidence = {"word order": rows, "alignment": {**rates, "least": 0.06, "pairs": 9}}
         assert verdicts(word_order, evidence=evidence) == [wanted]
-        assert verdicts(alignments, evidence=evidence) == [wanted]
+        assert verdicts(claims.alignments, evidence=evidence) == [wanted]
 
 
 @pytest.mark.parametrize(
@@ -348,14 +336,14 @@ def test_extrapolation_is_judged_by_the_runs_of_positions(sinusoidal, learned, w
         for seed, bleu in enumerate(beyond):
             bins = [97.0, 90, 80 + seed, 70, bleu]
             positions[f"{row}, seed {seed}"] = {"sentences": [5, 3, 2, 1], row: bins}
-    judged = findings(lengths, positions=positions)
+    judged = findings(claims.lengths, positions=positions)
     assert [finding.verdict for finding in judged] == wanted
     beyond = f"{sum(sinusoidal) / 2:.1f}"
     assert f"BLEU {beyond}, where training on all lengths gives 95.5" in judged[0].because
     [table] = judged[0].parts
     assert table.rows[2] == ["17 to 20", "2", "80.5", "80.5", "80.5"]
     assert table.rows[-1][:4] == ["all above 12", "6", "95.5", beyond]
-    assert verdicts(lengths) == [NOT_RUN] * 2
+    assert verdicts(claims.lengths) == [NOT_RUN] * 2
 
 
 def test_measurements_are_judged_at_the_largest_d_k_and_by_the_worst_offset(tmp_path):
@@ -373,8 +361,8 @@ def test_measurements_are_judged_at_the_largest_d_k_and_by_the_worst_offset(tmp_
             "scaling at the start": {"64": dict.fromkeys(largest, scaled), "512": largest},
             "shifts of positions": {"1": {**errors, "sinusoids": error}, "2": errors},
         }
-        found = verdicts(saturation, folder=tmp_path, evidence=evidence)
-        assert found + verdicts(linear_shifts, evidence=evidence) == [wanted] * 3
+        found = verdicts(claims.saturation, folder=tmp_path, evidence=evidence)
+        assert found + verdicts(claims.linear_shifts, evidence=evidence) == [wanted] * 3
 
 
 @pytest.mark.slow("draws every page")

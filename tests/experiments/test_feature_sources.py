@@ -12,38 +12,8 @@ import soundfile
 from experiments import digit_grids, own_text, pictures, speech, time_series
 from experiments.digit_grids import grid_of, grids, share_on_cells, text_of
 from experiments.pictures import CYRILLIC, drawn, in_cells, look_alike, noisy, swapped
-from experiments.speech import (
-    SPEAKERS,
-    UNHEARD,
-    Spoken,
-    estimated_joins,
-    found_digits,
-    joins_of,
-    samples_of,
-    strings,
-    weights_of_words,
-    write_text,
-)
-from experiments.time_series import (
-    ENCODER,
-    HORIZON,
-    MODELS,
-    NLINEAR,
-    PAST,
-    RATES,
-    Kept,
-    Series,
-    Trained,
-    count_of,
-    error_of,
-    label_of,
-    parts_of,
-    read_series,
-    rows_of,
-    train,
-    verdicts,
-    windows,
-)
+from experiments.speech import SPEAKERS, UNHEARD, Spoken, found_digits, samples_of, strings
+from experiments.time_series import HORIZON, NLINEAR, PAST, Kept, Trained, count_of, read_series
 from tests.fixtures.cases import first_quick, full
 from transformer_jax.errors import DataError
 from transformer_jax.evaluation.attention import Attention
@@ -142,14 +112,14 @@ def test_recordings_are_joined_in_order(tmp_path, monkeypatch):
     names = {name for split in speech.SIZES for one in strings(split) for name in one.names}
     lengths = {name: 100 + 10 * n for n, name in enumerate(sorted(names))}
     samples = {name: np.full(length, length, "<i2") for name, length in lengths.items()}
-    write_text(tmp_path, samples)
+    speech.write_text(tmp_path, samples)
     [first, _] = strings("test")
     found, rate = soundfile.read(tmp_path / "test" / "0.wav", dtype="int16")
     want = np.concatenate([samples[name] for name in first.names])
     assert rate == 8_000
     np.testing.assert_array_equal(found, want)
     assert (tmp_path / "test.words").read_text().splitlines()[0] == first.text
-    [joins, _] = joins_of(samples)
+    [joins, _] = speech.joins_of(samples)
     assert joins[0] == 0 and joins[-1] == pytest.approx(len(want) / 8_000)
     assert joins[1] == lengths[first.names[0]] / 8_000
 
@@ -178,7 +148,7 @@ def test_weights_are_those_where_words_begin():
     weights_NHLM[-1, :, [0, 2]] = LOOKS[:, None] * [[[0.5], [1.5]]]
     pieces = ["\u2581one", "wo", "\u2581two", "</s>"]
     cross = Attention(weights_NHLM, pieces, ["0.00 s"] * 8, (1, 2))
-    np.testing.assert_allclose(weights_of_words(cross), LOOKS)
+    np.testing.assert_allclose(speech.weights_of_words(cross), LOOKS)
 
 
 def test_a_digit_is_found_if_the_largest_weight_is_in_its_recording():
@@ -187,7 +157,7 @@ def test_a_digit_is_found_if_the_largest_weight_is_in_its_recording():
 
 
 def test_a_join_is_where_the_weights_change_hands():
-    assert estimated_joins(LOOKS) == pytest.approx([3 * 0.04])
+    assert speech.estimated_joins(LOOKS) == pytest.approx([3 * 0.04])
 
 
 # Time series -------------------------------------------------------------------------------------
@@ -204,18 +174,18 @@ def test_the_parts_follow_one_another_and_are_standardized_by_the_first(tmp_path
     np.testing.assert_allclose(series.train.std(0), 1, atol=1e-4)
     np.testing.assert_array_equal(series.valid[:PAST], series.train[-PAST:])
     np.testing.assert_array_equal(series.test[:PAST], series.valid[-PAST:])
-    past, future = windows(series.test, np.array([0, count_of(series.test) - 1]))
+    past, future = time_series.windows(series.test, np.array([0, count_of(series.test) - 1]))
     np.testing.assert_array_equal(past[1], series.test[:PAST, 1])
     np.testing.assert_array_equal(future[2], series.test[-HORIZON:, 0])
 
 
 def params_of(name: str) -> tuple:
-    model = MODELS[name]()
+    model = time_series.MODELS[name]()
     params = unboxed(model.init(jax.random.key(0), jnp.zeros((2, PAST)), None)["params"])
     return model, params
 
 
-@pytest.mark.parametrize("name", first_quick(MODELS, 1))
+@pytest.mark.parametrize("name", first_quick(time_series.MODELS, 1))
 def test_a_series_that_is_higher_is_predicted_higher(name):
     """By the mean, the last value, or both parts of a decomposition."""
     model, params = params_of(name)
@@ -247,8 +217,8 @@ def test_the_error_counts_every_window_and_takes_the_past_in_order():
         pasts.append(past)
         return np.zeros((len(past), HORIZON))
 
-    past, future = windows(part, np.arange(count_of(part)))
-    assert error_of(predict, None, part, order) == pytest.approx((future**2).mean())
+    past, future = time_series.windows(part, np.arange(count_of(part)))
+    assert time_series.error_of(predict, None, part, order) == pytest.approx((future**2).mean())
     np.testing.assert_array_equal(np.concatenate(pasts), past[:, ::-1])
 
 
@@ -258,10 +228,10 @@ def test_training_keeps_the_best_step(monkeypatch):
     draw = np.random.default_rng(0)
     hours = np.sin(np.arange(1_100) * 2 * np.pi / 24)[:, None] + 0.1 * draw.normal(size=(1_100, 1))
     parts = [hours[:700], hours[200:760], hours[400:]]
-    series = Series(*(part.astype(np.float32) for part in parts))
-    found = train(NLINEAR, series, 1e-2, 0, np.arange(PAST))
+    series = time_series.Series(*(part.astype(np.float32) for part in parts))
+    found = time_series.train(NLINEAR, series, 1e-2, 0, np.arange(PAST))
     assert found.step == 30 and found.test < 0.4
-    worse = train(NLINEAR, series, 10.0, 0, np.arange(PAST))
+    worse = time_series.train(NLINEAR, series, 10.0, 0, np.arange(PAST))
     assert worse.valid > found.valid
 
 
@@ -278,12 +248,13 @@ def test_training_keeps_the_best_step(monkeypatch):
 )
 def test_time_series_verdicts(line, encoder, want):
     found = {"last value": Trained(0, 1.3, 0)}
-    for name, errors in ((NLINEAR, line), (ENCODER, encoder)):
-        rate = RATES[name][1]
-        found |= {label_of(name, rate, seed): Trained(0, x, 150) for seed, x in enumerate(errors)}
-        found |= {label_of(name, RATES[name][0], 0): Trained(0, 9, 150)} if errors else {}
-    assert list(verdicts(rows_of(found)).values()) == want
-    *_, table = parts_of(found)
+    for name, errors in ((NLINEAR, line), (time_series.ENCODER, encoder)):
+        worse, rate = time_series.RATES[name][:2]
+        for seed, error in enumerate(errors):
+            found[time_series.label_of(name, rate, seed)] = Trained(0, error, 150)
+            found[time_series.label_of(name, worse, 0)] = Trained(0, 9, 150)
+    assert list(time_series.verdicts(time_series.rows_of(found)).values()) == want
+    *_, table = time_series.parts_of(found)
     assert len(table.rows) == 1 + bool(line) + bool(encoder)
 
 

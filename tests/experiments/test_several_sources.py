@@ -9,7 +9,7 @@ import pytest
 from experiments import documents, languages, several_sources
 from experiments.debates import CONTROL, FLAT, JOINED, SPLITS, verdicts_on, ways, write_text
 from experiments.documents import Document, found_noun, of_other_gender, share_right, splits
-from experiments.judging import FAILS, HOLDS, NOT_RUN
+from experiments.judging import FAILS, HOLDS
 from experiments.languages import FOUR, LONG, ROWS, SPLIT, language_finder, of_directions
 from experiments.several_sources import WAYS, by_way, together
 from tests import tiny_runs as runs
@@ -211,7 +211,6 @@ def test_debates_verdicts():
     assert verdicts_on(found, JOINED) == [HOLDS, HOLDS, HOLDS]
     assert verdicts_on(found, FLAT)[1:] == [FAILS, FAILS]
     assert verdicts_on(found, CONTROL) == [HOLDS, "", ""]
-    assert verdicts_on({}, FLAT) == [NOT_RUN, NOT_RUN, NOT_RUN]
 
 
 # Several languages -------------------------------------------------------------------------------

@@ -106,16 +106,6 @@ def test_the_page_is_up_to_date():
     assert (ROOT / "docs" / "records.md").read_text(encoding="utf-8") == page(ROOT / "docs")
 
 
-def test_runs_are_written_and_read(tmp_path):
-    path = tmp_path / "x.csv"
-    assert read_table(path, Run) == []
-    write_csv(path, Run._fields, five(BASELINE))
-    assert read_table(path, Run) == five(BASELINE)
-    write_csv(path, Run._fields, [a_run(), a_run()])
-    with pytest.raises(DataError, match="lines 2 and 3: both are of record 'baseline' and seed 0"):
-        read_table(path, Run)
-
-
 def test_every_record_keeps_the_rules_and_other_text_or_weights_break_them(in_checkout):
     configs = {name: load_config(record.config) for name, record in RECORDS.items()}
     assert len({digest_of(config) for config in configs.values()}) == len(RECORDS) > 1

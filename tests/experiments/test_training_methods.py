@@ -16,12 +16,10 @@ from experiments import (
 )
 from experiments.back_translation import ALL, FEW, SHUFFLED, TAGGED
 from experiments.bleu_objective import CONSTANT, MORE_TEXT
-from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN
+from experiments.judging import FAILS, HOLDS, OPEN
 from experiments.no_parallel_text import BY_WORD, CONTROL, FRENCH, NAMES, by_word
 from tests.experiments.rows import by_seed
 from tests.tables.test_statistics import line
-
-# Distillation ------------------------------------------------------------------------------------
 
 
 def test_distillation_verdicts():
@@ -32,10 +30,6 @@ def test_distillation_verdicts():
         found |= by_seed(row, [{distillation.BEAM: beam + x, **others} for x in (0, 0.1)])
     assert distillation.verdicts_on(found, "both") == [HOLDS, HOLDS]
     assert distillation.verdicts_on(found, "predictions") == [FAILS, FAILS]
-    assert distillation.verdicts_on({}, "both") == [NOT_RUN, NOT_RUN]
-
-
-# Back-translation --------------------------------------------------------------------------------
 
 
 def test_back_translation_verdicts():
@@ -45,10 +39,6 @@ def test_back_translation_verdicts():
     assert back_translation.verdicts_on(lines, beam) == [HOLDS, HOLDS, ""]
     assert back_translation.verdicts_on(lines, TAGGED) == [HOLDS, HOLDS, HOLDS]
     assert back_translation.verdicts_on(lines, SHUFFLED) == [FAILS, FAILS, FAILS]
-    assert back_translation.verdicts_on([], TAGGED) == [NOT_RUN, NOT_RUN, NOT_RUN]
-
-
-# Without parallel text ---------------------------------------------------------------------------
 
 
 def test_noise_leaves_words_out_and_moves_them_a_little():
@@ -79,9 +69,6 @@ def test_no_parallel_text_verdicts():
     assert no_parallel_text.verdicts_on(found, few) == [HOLDS, FAILS, HOLDS]
 
 
-# BLEU as the objective ---------------------------------------------------------------------------
-
-
 def test_bleu_objective_verdicts():
     bleu = {MORE_TEXT: (30, 30), "risk": (40, 40.1), CONSTANT: (30.1, 29.9)}
     others = {MORE_TEXT: (50, 20), "risk": (49, 25), CONSTANT: (51, 19)}  # chrF, BLEU of draws
@@ -91,19 +78,11 @@ def test_bleu_objective_verdicts():
         found |= by_seed(row, [{bleu_objective.BLEU: own, **same} for own in bleu[row]])
     assert bleu_objective.verdicts_on(found, "risk") == [HOLDS, FAILS, HOLDS, HOLDS]
     assert bleu_objective.verdicts_on(found, CONSTANT) == [OPEN, HOLDS, "", FAILS]
-    assert bleu_objective.verdicts_on({}, "risk") == [NOT_RUN] * 4
-
-
-# All subwords at once ----------------------------------------------------------------------------
 
 
 def way_to_write(bleu, alone=10.0, together=100.0):
-    return {
-        at_once.BLEU: bleu,
-        at_once.ALONE: alone,
-        at_once.TOGETHER: together,
-        at_once.REPEATED: 0.0,
-    }
+    speeds = {at_once.ALONE: alone, at_once.TOGETHER: together}
+    return {at_once.BLEU: bleu, **speeds, at_once.REPEATED: 0.0}
 
 
 def test_at_once_verdicts():
@@ -131,9 +110,6 @@ def test_a_word_counts_if_it_is_the_one_before_it():
     assert at_once.repeated(["", "a"]) == 0
 
 
-# Smaller models ----------------------------------------------------------------------------------
-
-
 def test_smaller_verdicts():
     numbers = {
         smaller.LARGE: {
@@ -158,7 +134,6 @@ def test_smaller_verdicts():
     assert smaller.verdicts_on(found, smaller.LARGE, smaller.PRUNED) == [FAILS, HOLDS]
     assert smaller.verdicts_on(found, smaller.STUDENT, smaller.TRAINED) == [FAILS, HOLDS]
     assert smaller.verdicts_on(found, smaller.STUDENT, smaller.INT8) == [HOLDS, FAILS]
-    assert smaller.verdicts_on({}, smaller.STUDENT, smaller.INT8) == [NOT_RUN, NOT_RUN]
 
 
 def test_the_weights_of_the_newest_checkpoint_count(tmp_path):
@@ -168,9 +143,6 @@ def test_the_weights_of_the_newest_checkpoint_count(tmp_path):
         file.write_bytes(bytes(size))
     (tmp_path / "checkpoints" / "10.sha256.json").write_text("{}")
     assert smaller.megabytes(tmp_path) == 0.002
-
-
-# Pruning -----------------------------------------------------------------------------------------
 
 
 def test_the_heads_with_the_lowest_scores_are_closed():
@@ -203,5 +175,3 @@ def test_pruning_verdicts():
     learned = {where: dict.fromkeys(pruning.GONE, 92.0) | {"half": 80.0} for where in found}
     expected = [verdict for _, verdict in pruning.verdicts_learned(learned, found)]
     assert expected == [HOLDS, FAILS, HOLDS]
-    none = (*pruning.verdicts({}), *pruning.verdicts_further({}), *pruning.verdicts_learned({}, {}))
-    assert {verdict for _, verdict in none} == {NOT_RUN}

@@ -27,12 +27,6 @@ TOKENS = ["<blank>", "<s>", "</s>", *"abcdefghij"]
 LANGUAGES = ("en", "de")
 
 
-def marian_arrays(kind: str) -> tuple[marian.Arrays, dict, tuple[list[str], list[str]]]:
-    options, tables = {**marian.TINY, **KINDS[kind]}, tables_of(kind)
-    arrays = marian.random_arrays(options, len(tables[1]), src_vocabulary=len(tables[0]))
-    return arrays, options, tables
-
-
 @functools.cache
 def letters() -> dict:
     """A model whose tokens are letters, and the unknown token, which its vocabulary lacks."""
@@ -56,7 +50,8 @@ def folder_of(tmp_path, content: bytes | None = None, **settings):
 
 @pytest.mark.parametrize("kind", first_quick(OF_MARIAN, 2))
 def test_logits_equal_marian_s_formula(kind, tmp_path):
-    arrays, options, tables = marian_arrays(kind)
+    options, tables = {**marian.TINY, **KINDS[kind]}, tables_of(kind)
+    arrays = marian.random_arrays(options, len(tables[1]), src_vocabulary=len(tables[0]))
     content = engine.model_bin(engine.from_marian(arrays, options))
     written = tables[:1] if tables[0] == tables[1] else tables
     folder = engine.write_folder(tmp_path, content, written)

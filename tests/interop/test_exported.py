@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from tests.fixtures.cases import refused
 from tests.fixtures.references import softmax_by_hand
 from tests.fixtures.tiny import VOCABULARY, random_params, tiny_model
 from tests.model.configs import CONFIGS
@@ -85,10 +86,19 @@ def test_hugging_face_s_config_has_the_run_s_rates_of_dropout():
     assert {name: found[name] for name in names} == rates
 
 
-def test_hugging_face_has_heads_of_d_model_over_their_number_only(tmp_path):
-    model = exported(model__d_k=32)
-    with pytest.raises(UserError, match="cannot express model.d_k=32: it is d_model / num_heads"):
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model__d_k": 32}, "model.d_k=32: it is d_model / num_heads"),  # there alone
+        ({"model__positions": "learned"}, "model.positions='learned'"),
+        ({"model__tie_embeddings": False}, "model.tie_embeddings=False"),  # of a pre-norm model
+    ],
+)
+def test_what_hugging_face_has_no_place_for_is_one_line(changes, words, tmp_path):
+    model = exported(**changes)._replace(params={"encoder_norm": {}})
+    with refused(UserError, f"cannot express {words}"):
         huggingface_out.write_huggingface(model, tmp_path / "x", {})
+    assert not (tmp_path / "x").exists()
 
 
 @pytest.mark.parametrize("normalizes", [True, False])

@@ -18,10 +18,16 @@ ARRAYS = {
 }
 
 
-def test_what_is_written_is_read(tmp_path):
+def read_by_the_package(path: Path) -> dict[str, np.ndarray]:
+    return pytest.importorskip("safetensors.numpy").load_file(path)
+
+
+@pytest.mark.parametrize("read", [read_safetensors, read_by_the_package])
+def test_what_is_written_is_read(read, tmp_path):
+    """What the package writes is the file of the Hugging Face fixtures."""
     path = tmp_path / "x.safetensors"
     path.write_bytes(safetensors_bytes(ARRAYS))
-    found = read_safetensors(path)
+    found = read(path)
     assert found.keys() == ARRAYS.keys()
     for name, x in ARRAYS.items():
         np.testing.assert_array_equal(found[name], x)
@@ -56,15 +62,6 @@ def test_every_type_is_read_as_what_it_is(tmp_path):
     for name, kind in kinds.items():
         assert found[name].dtype == kind
         assert found[name].astype(np.float64).tolist() == [1, 2, 100], name
-
-
-def test_the_package_reads_what_we_write(tmp_path):
-    """What it writes is the file of the Hugging Face fixtures."""
-    package = pytest.importorskip("safetensors.numpy")
-    path = tmp_path / "x.safetensors"
-    path.write_bytes(safetensors_bytes(ARRAYS))
-    for name, x in package.load_file(path).items():
-        np.testing.assert_array_equal(ARRAYS[name], x)
 
 
 def test_a_type_that_is_not_read_is_no_damage(tmp_path):

@@ -2,8 +2,6 @@
 
 import math
 import struct
-import subprocess
-import sys
 import warnings
 
 import numpy as np
@@ -290,9 +288,3 @@ def test_characters_that_the_usual_font_lacks_are_drawn_in_one_that_has_them(cap
 def test_weights_of_another_shape_are_refused():
     with pytest.raises(ValueError, match=r"expected \[heads, 2 target pieces, 3 source pieces\]"):
         attention_figure(attention(1, 3, 2), ["a", "b", "c"], ["x", "y"], "")
-
-
-def test_importing_plots_does_not_load_matplotlib():
-    code = "import sys, transformer_jax.reporting.plots; print('matplotlib' in sys.modules)"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout == "False\n"

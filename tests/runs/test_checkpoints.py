@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -48,8 +49,8 @@ def like() -> TrainState:
     return jax.tree.map(lambda x: x.update(sharding=device), state)
 
 
-def save(folder: Path, scores: dict[int, float | None], keep_last: int = 2) -> Path:
-    checkpoints = Checkpoints(folder, keep_last)
+def save(folder: Path, scores: dict[int, float | None], keep_last: int = 2, **how: Any) -> Path:
+    checkpoints = Checkpoints(folder, keep_last, **how)
     for step, score in scores.items():
         checkpoints.save(state_at(step), step, score)
     checkpoints.close()
@@ -97,9 +98,7 @@ def test_the_best_and_the_last_are_kept_each_with_a_manifest(tmp_path):
 def test_where_a_run_was_stopped_nothing_stays_once_there_is_a_later_one(tmp_path):
     folder = save(tmp_path, dict.fromkeys((10, 20, 23)))
     assert committed_steps(folder) == [20, 23]
-    checkpoints = Checkpoints(folder, 2, every=10)
-    checkpoints.save(state_at(30), 30, None)
-    checkpoints.close()
+    save(folder, {30: None}, every=10)
     assert committed_steps(folder) == [20, 30], "as if it had never been stopped"
 
 
@@ -156,11 +155,9 @@ def test_what_cannot_be_written_is_an_error_and_not_silence(reason, fix, tmp_pat
         raise OSError(5, reason)
 
     monkeypatch.setattr("transformer_jax.runs.checkpoints.write_manifest", fail)
-    checkpoints = Checkpoints(tmp_path, 2)
-    checkpoints.save(state_at(1), 1, None)
     shown = "File too large" if "27" in reason else reason
     with pytest.raises(RunError, match=f"could not be written to .*: {shown}.*{fix}"):
-        checkpoints.close()
+        save(tmp_path, {1: None})
 
 
 @pytest.mark.parametrize(("to", "saved"), [("elsewhere", True), (None, True), (None, False)])
@@ -191,11 +188,9 @@ def test_training_goes_on_without_a_checkpoint_if_asked_but_its_end_needs_the_la
     checkpoints.save(state_at(2), 2, None)
     checkpoints.close()
     assert manifests(tmp_path) == ["1.sha256.json", "2.sha256.json"]
-    checkpoints = Checkpoints(tmp_path, 2, "continue")
     monkeypatch.setattr("transformer_jax.runs.checkpoints.write_manifest", full)
-    checkpoints.save(state_at(3), 3, None)
     with pytest.raises(RunError, match="the last checkpoint could not be written to"):
-        checkpoints.close()
+        save(tmp_path, {3: None}, on_save_error="continue")
 
 
 # Damage ----------------------------------------------------------------------------------------

@@ -45,7 +45,6 @@ def test_requests_that_are_answered(values, want):
 
 WRONG = [
     (b"", 400, "not JSON"),
-    (b"{", 400, "not JSON"),
     (b"[" * 60_000, 400, "not JSON"),
     (
         b'{"n_best": ' + b"9" * 5_000 + b"}",
@@ -55,7 +54,6 @@ WRONG = [
     (b'{"text": "a", "text": "b"}', 400, "'text' is there twice"),
     (b'{"text": "\xff"}', 400, "not UTF-8"),
     (b"[]", 400, "not a JSON object"),
-    (b"null", 400, "not a JSON object"),
     (b"{}", 400, '"text", a string, or "lines"'),
     (b'{"text": "a", "lines": ["a"]}', 400, '"text", a string, or "lines"'),
     (b'{"text": 1}', 400, '"text" is not a string'),
@@ -74,7 +72,6 @@ WRONG = [
     (b'{"text": "a", "n_best": 5}', 400, "1 to 4"),
     (b'{"text": "a", "n_best": true}', 400, "1 to 4"),
     (b'{"text": "a", "n_best": 1.5}', 400, "1 to 4"),
-    (b'{"text": "a", "n_best": NaN}', 400, "1 to 4"),
     (b'{"text": "a", "attention": 1}', 400, "true or false"),
     (b'{"text": "a", "layer": 1}', 400, '"attention": true'),
     (b'{"text": "a", "head": 1}', 400, '"attention": true'),
@@ -153,15 +150,6 @@ class StubRun:
         return SimpleNamespace(kinds={"cross": Attention(weights_NHLM, self.target, WORDS, (1, 2))})
 
 
-def test_each_request_gets_as_many_translations_as_it_asked_for():
-    answers = answer_all(StubRun(), [Asked(["x", "y"], 2), Asked(["z"]), Asked(["u"], 3)])
-    texts = [
-        [[one["text"] for one in line["translations"]] for line in answer["lines"]]
-        for answer in answers
-    ]
-    assert texts == [[["x 0", "x 1"], ["y 0", "y 1"]], [["z 0"]], [["u 0", "u 1", "u 2"]]]
-
-
 @pytest.mark.parametrize(("groups", "searches"), [(1, [1, 3]), (2, [2, 4])])
 def test_requests_share_the_searches_whose_first_translations_are_theirs(
     groups, searches, monkeypatch
@@ -172,9 +160,12 @@ def test_requests_share_the_searches_whose_first_translations_are_theirs(
     n_best = run.n_best
     monkeypatch.setattr(run.translator, "groups", groups)
     monkeypatch.setattr(run, "n_best", lambda lines, n: seen.append(n) or n_best(lines, n))
-    answers = answer_all(run, [Asked(["x"], n) for n in (2, 1, 3, 2)])
+    asked = [Asked(["x", "y"], 2), Asked(["z"]), Asked(["u"], 3), Asked(["v"], 2)]
+    answers = answer_all(run, asked)
     assert sorted(seen) == searches
-    assert [len(answer["lines"][0]["translations"]) for answer in answers] == [2, 1, 3, 2]
+    for one, answer in zip(asked, answers, strict=True):
+        found = [[x["text"] for x in line["translations"]] for line in answer["lines"]]
+        assert found == [[f"{line} {i}" for i in range(one.n_best)] for line in one.lines]
 
 
 def test_a_score_that_json_does_not_have_is_null():

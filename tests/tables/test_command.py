@@ -301,12 +301,14 @@ def test_the_time_of_a_dry_run_follows_from_runs_on_this_device_or_from_its_peak
 
 
 @pytest.mark.parametrize("average", [0, 2])
-def test_the_attention_that_is_drawn_is_that_of_the_scored_weights(average, tmp_path, monkeypatch):
+def test_the_attention_of_the_scored_weights_is_drawn_and_again_if_the_first_row_changes(
+    average, tmp_path, monkeypatch, caplog
+):
     scale = EXPERIMENT.scales["small"]._replace(average=average)
     experiment = EXPERIMENT._replace(scales={"small": scale})
     [job] = make_jobs(experiment, "small", tmp_path, ("base",))
     (job.folder / "checkpoints").mkdir(parents=True)
-    output = Output(tmp_path / "out")
+    output = Output(tmp_path)
     samples = [["a b", "r", "t"], ["c", "r", "t"]]
     lines = [line("base", 0, 1.0, samples=samples)]
     calls = []
@@ -318,24 +320,14 @@ def test_the_attention_that_is_drawn_is_that_of_the_scored_weights(average, tmp_
     assert ("--checkpoint=average" in given) == bool(average)
     (job.folder / "checkpoints").rmdir()  # a run that came from another machine has no weights
     draw_attention([job], lines, output)
-    assert calls == [given]
-
-
-def test_attention_of_another_first_row_is_drawn_again(tmp_path, monkeypatch, caplog):
-    [job] = make_jobs(EXPERIMENT, "small", tmp_path, ("base",))
-    output = Output(tmp_path)
     output.attention.touch()
-    lines = [line("base", 0, 1.0, samples=[["a b", "r", "t"]])]
-    calls = []
-    done = SimpleNamespace(returncode=0)
-    monkeypatch.setattr("subprocess.run", lambda given, **_: calls.append(given) or done)
     draw_attention([job], lines, output, again=True)
-    assert not calls and "attention.png is of another row than base" in caplog.text
-    (job.folder / "checkpoints").mkdir(parents=True)
+    assert calls == [given] and "attention.png is of another row than base" in caplog.text
+    (job.folder / "checkpoints").mkdir()
     draw_attention([job], lines, output)
-    assert not calls
+    assert calls == [given]
     draw_attention([job], lines, output, again=True)
-    assert len(calls) == 1 and caplog.text.count("another row") == 1
+    assert calls == [given, given] and caplog.text.count("another row") == 1
 
 
 def test_an_error_of_a_job_s_thread_is_raised_and_starts_no_other_job(tmp_path, monkeypatch):

@@ -9,17 +9,12 @@ from tests.tables.test_statistics import line
 from transformer_jax.reporting.page import Text
 from transformer_jax.tables import command, report
 from transformer_jax.tables.experiment import Experiment, Scale, make_jobs
-from transformer_jax.tables.report import (
-    Output,
-    curves_figure,
-    has_other_base,
-    row_figure,
-    update_significance,
-)
+from transformer_jax.tables.report import Output, curves_figure, row_figure, update_significance
 from transformer_jax.tables.results import Line, read_results, write_results
 from transformer_jax.tables.statistics import Summary
 
 EXPERIMENT = Experiment("three", {"base": {}, "a": {}, "b": {}}, {"small": Scale("none.py")})
+JOBS = make_jobs(EXPERIMENT, "small", Path("runs"))
 WANTED = [f"sentence number {n} of the test" for n in range(30)]
 SAID = {
     "base": WANTED,
@@ -40,33 +35,32 @@ def at_hand(monkeypatch):
 
 
 def test_the_base_row_s_translations_are_kept_for_rows_that_are_run_elsewhere(at_hand, tmp_path):
-    output, jobs = Output(tmp_path), make_jobs(EXPERIMENT, "small", Path("runs"))
+    output = Output(tmp_path)
     lines = [line(row, 0, 1.0) for row in SAID]
     write_results(tmp_path, lines)
-    [base] = update_significance(output, jobs, lines[:1])
+    [base] = update_significance(output, JOBS, lines[:1])
     assert base.translations == WANTED and not base.p
     at_hand -= {"base", "b"}
-    base, a, b = update_significance(output, jobs, read_results(tmp_path))
+    base, a, b = update_significance(output, JOBS, read_results(tmp_path))
     assert max(a.p.values()) < 0.01 and not b.p
     at_hand |= {"b"}
-    found = update_significance(output, jobs, read_results(tmp_path))
+    found = update_significance(output, JOBS, read_results(tmp_path))
     assert found[:2] == [base, a] and found[2].p["bleu"] > 0.1
     assert read_results(tmp_path) == found
     known = [base, a._replace(p={"bleu": 0.5}), b]  # what is tested is not tested again
-    assert update_significance(output, jobs, known)[1].p == {"bleu": 0.5}
+    assert update_significance(output, JOBS, known)[1].p == {"bleu": 0.5}
 
 
 @pytest.mark.parametrize("against", ["base", ""])  # earlier versions did not write it
 def test_another_first_row_is_another_base(at_hand, tmp_path, against):
-    jobs = make_jobs(EXPERIMENT, "small", Path("runs"))
     lines = [line(row, 0, 1.0) for row in SAID]
     write_results(tmp_path, lines)
-    first = update_significance(Output(tmp_path), jobs, lines)
+    first = update_significance(Output(tmp_path), JOBS, lines)
     assert [one.against for one in first] == ["", "base", "base"]
-    assert not has_other_base(first, "base") and has_other_base(first, "a")
+    assert not report.has_other_base(first, "base") and report.has_other_base(first, "a")
     old = [one._replace(against=against) if one.p else one for one in first]
     write_results(tmp_path, old)
-    moved = sorted(jobs, key=lambda job: job.row != "a")
+    moved = sorted(JOBS, key=lambda job: job.row != "a")
     found = {one.row: one for one in update_significance(Output(tmp_path), moved, old)}
     assert not found["a"].p and found["a"].against == "" and found["a"].translations
     assert found["b"].against == found["base"].against == "a"
@@ -75,14 +69,12 @@ def test_another_first_row_is_another_base(at_hand, tmp_path, against):
 
 
 def test_a_row_whose_base_is_missing_is_not_tested(at_hand, tmp_path):
-    jobs = make_jobs(EXPERIMENT, "small", Path("runs"))
     for lines in ([line("a", 0, 1.0)], [line("base", 1, 1.0), line("a", 0, 1.0)]):
         write_results(tmp_path, lines)
-        assert not any(one.p for one in update_significance(Output(tmp_path), jobs, lines))
+        assert not any(one.p for one in update_significance(Output(tmp_path), JOBS, lines))
 
 
 def test_a_run_made_anew_is_tested_anew(at_hand, tmp_path, monkeypatch):
-    jobs = make_jobs(EXPERIMENT, "small", Path("runs"))
     known = [line(row, seed, 1.0, p={"bleu": 0.5}) for row, seed in (("a", 0), ("b", 0), ("a", 1))]
     known += [line("base", seed, 1.0, translations=["before"]) for seed in (0, 1)]
 
@@ -90,7 +82,7 @@ def test_a_run_made_anew_is_tested_anew(at_hand, tmp_path, monkeypatch):
         """What is kept once that row was run again with seed 0."""
         monkeypatch.setattr(command, "collect", lambda _: line(row, 0, 1.0))
         write_results(tmp_path, known)
-        [job] = [job for job in jobs if job.row == row]
+        [job] = [job for job in JOBS if job.row == row]
         command._keep(job, "base", Output(tmp_path))
         found = {one[:2]: one for one in read_results(tmp_path)}
         assert found.keys() == {one[:2] for one in known}
@@ -100,8 +92,8 @@ def test_a_run_made_anew_is_tested_anew(at_hand, tmp_path, monkeypatch):
     assert left("a") == ({("b", 0), ("a", 1)}, [["before"]] * 2)
     assert left("base") == ({("a", 1)}, [WANTED, ["before"]])
     # Where rows are not compared, nothing is kept for it.
-    jobs = [job._replace(scale=job.scale._replace(compared=False)) for job in jobs]
-    command._keep(jobs[0], "base", Output(tmp_path / "other"))
+    first = JOBS[0]._replace(scale=JOBS[0].scale._replace(compared=False))
+    command._keep(first, "base", Output(tmp_path / "other"))
     assert not read_results(tmp_path / "other")[0].translations
 
 

@@ -22,16 +22,7 @@ from transformer_jax.tables import results
 from transformer_jax.tables.collect import counts
 from transformer_jax.tables.digests import digest_of
 from transformer_jax.tables.experiment import Experiment, Job, Scale, check_rows, make_jobs
-from transformer_jax.tables.results import (
-    FILE,
-    Answer,
-    finished,
-    keep,
-    read_answers,
-    read_results,
-    write_answers,
-    write_results,
-)
+from transformer_jax.tables.results import FILE, finished, read_answers, read_results, write_results
 
 ROOT = Path(__file__).parent.parent.parent
 DEMO = str(ROOT / "configs" / "demo.py")
@@ -52,17 +43,17 @@ GIVEN = line("a, b", 1, 20.0)._replace(
     translations=["t"],
     text_sha256={"sources": "s"},
 )
-ANSWERS = [Answer("who?", ["d"], {"BLEU": 1.5}), Answer("where?", [], {})]
+ANSWERS = [results.Answer("who?", ["d"], {"BLEU": 1.5}), results.Answer("where?", [], {})]
 
 
 def test_what_was_written_is_read(tmp_path):
     assert read_results(tmp_path) == [] and read_answers(tmp_path) == {}
     lines = [GIVEN, *LINES]
-    write_answers(tmp_path, ANSWERS)
+    results.write_answers(tmp_path, ANSWERS)
     write_results(tmp_path, lines)
     assert repr(read_results(tmp_path)) == repr(lines)  # NaN is not itself
     assert [*read_answers(tmp_path).values()] == ANSWERS
-    write_answers(tmp_path, ANSWERS[1:])
+    results.write_answers(tmp_path, ANSWERS[1:])
     assert repr(read_results(tmp_path)) == repr(lines)
     assert [*read_answers(tmp_path)] == ["where?"]
     path = tmp_path / FILE
@@ -84,24 +75,10 @@ def test_what_has_no_value_is_left_out_and_was_nan(tmp_path):
         read_results(tmp_path)
 
 
-def test_a_run_takes_the_place_of_an_earlier_one(tmp_path):
-    lines = [line(*key, 1.0, p={"bleu": 0.5}) for key in (("base", 0), ("a", 0), ("a", 1))]
-    write_results(tmp_path, lines)
-    keep(tmp_path, line("a", 0, 2.0), "base")
-    assert [(one[:2], bool(one.p)) for one in read_results(tmp_path)] == [
-        (("base", 0), True),
-        (("a", 1), True),
-        (("a", 0), False),
-    ]
-    write_results(tmp_path, lines)
-    keep(tmp_path, line("base", 0, 2.0), "base")  # what it was compared with is another run
-    assert [one[:2] for one in read_results(tmp_path) if one.p] == [("a", 1)]
-
-
 def test_a_run_that_is_recorded_again_has_other_answers(tmp_path):
-    asked = [Answer(name, configs, {}) for name, configs in (("x", ["d", "e"]), ("y", ["f"]))]
-    write_answers(tmp_path, asked)
-    keep(tmp_path, line("a", 0, 2.0)._replace(config_digest="e"), "base")
+    asked = {"x": ["d", "e"], "y": ["f"]}
+    results.write_answers(tmp_path, [results.Answer(name, of, {}) for name, of in asked.items()])
+    results.keep(tmp_path, line("a", 0, 2.0)._replace(config_digest="e"), "base")
     assert [*read_answers(tmp_path)] == ["y"]
 
 
@@ -416,9 +393,6 @@ def test_seconds_of_training_do_not_count_what_is_between_windows():
 def test_the_devices_of_a_run_are_those_of_its_mesh():
     assert collected._devices(MeshConfig(), 8) == 8
     assert collected._devices(MeshConfig(data=2, tensor=2), 8) == 4
-
-
-# Table 3 ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow("traces every model of table 3")

@@ -90,7 +90,6 @@ def test_a_teacher_of_other_subwords_or_sources_is_refused(tmp_path, capsys):
     ways = {"data__src": "de", "data__tgt": "en"}
     assert runs.train(tmp_path / "d", **settings, **ways) == 2
     assert "translates en→de, and this run de→en" in capsys.readouterr().err
-    data = load_data(config, RunFolder(tmp_path / "b"))
     teacher = load_model(str(teacher))
     short = SimpleNamespace(longest=lambda: 40, sources=1)
     stub = SimpleNamespace(model=short, vocabulary=teacher.vocabulary, config=teacher.config)
