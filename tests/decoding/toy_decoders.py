@@ -106,9 +106,12 @@ def beam_search(
     rules = make_rules(size, alpha, penalty, beta)
     rules = rules._replace(exclusions=exclusions, groups=groups, diversity=diversity)
     state = empty_search(memory, cache, batch, beam_size=beam_size, size=size, n_best=n_best)
+    # The last row of the arguments is none of the state's: it changes nothing.
+    rows, limits = jnp.append(jnp.arange(batch), -1), jnp.append(max_lengths, size)
     if counted is not None:
         state = state._replace(coverage=empty_coverage(beam_size, counted))
-    state = start_sentences(state, jnp.arange(batch), max_lengths, counted, groups=groups)
+        counted = jnp.concatenate([counted, ~counted[:1]])
+    state = start_sentences(state, rows, limits, counted, groups=groups)
     state = lax.while_loop(
         lambda state: is_live(state).any(), lambda state: advance(step, rules, state), state
     )

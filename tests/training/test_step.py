@@ -364,7 +364,9 @@ def test_the_first_state_follows_from_the_seed_alone():
     one, again, other = start(3), start(3), start(4)
     assert_same(one, again)
     assert (one.key != other.key).any()
-    assert not np.allclose(one.params["embedding"]["table"], other.params["embedding"]["table"])
+    for where in (["embedding", "table"], ["encoder_layers", "self_attention", "query"]):
+        first, second = (functools.reduce(dict.get, where, x.params) for x in (one, other))
+        assert not np.allclose(first, second)
     # Dropout does not run on the numbers that made the weights.
     of_key = jax.jit(functools.partial(init_params, model))(jax.random.wrap_key_data(one.key))
     assert not np.allclose(one.params["embedding"]["table"], of_key["embedding"]["table"])
