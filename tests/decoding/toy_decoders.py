@@ -171,13 +171,6 @@ def assert_same_hypotheses(result, sentence, want):
     np.testing.assert_allclose([h[2] for h in got], [h.score for h in want], rtol=2e-6)
 
 
-def assert_same_result(got, want):
-    np.testing.assert_array_equal(got.ids, want.ids)
-    np.testing.assert_array_equal(got.lengths, want.lengths)
-    np.testing.assert_allclose(got.log_probs, want.log_probs, rtol=1e-6)
-    np.testing.assert_allclose(got.scores, want.scores, rtol=1e-6)
-
-
 def coverage(model, beta):
     """The settings of a coverage penalty; none if beta is None."""
     return {} if beta is None else {"beta": beta, "counted": model.counted}

@@ -154,11 +154,11 @@ PARAMS = random_params(MODEL, seed=2)
 
 
 @functools.cache
-def gradients(weight, micro_batches=1):
+def gradients(weight):
     """The gradient as one vector, and the sums of the loss."""
     loss_fn = make_loss_fn(MODEL, 0.1, auxiliary={"coverage": weight} if weight else None)
     compute = jax.jit(accumulated_gradients, static_argnums=(0, 4))
-    found, sums = compute(loss_fn, PARAMS, BATCH, jax.random.key(0), micro_batches)
+    found, sums = compute(loss_fn, PARAMS, BATCH, jax.random.key(0), 1)
     return jax.flatten_util.ravel_pytree(found)[0], sums
 
 
@@ -182,15 +182,6 @@ def test_the_gradient_is_that_of_the_weighted_sum():
     assert sums.auxiliary["coverage"] == pytest.approx(float(WEIGHT * value), rel=1e-6)
     whole = float(sums.smoothed_nats + WEIGHT * value)
     assert sums.objective == pytest.approx(whole, rel=1e-6)
-
-
-@pytest.mark.slow("compiles another update")
-def test_micro_batches_add_up():
-    one, sums = gradients(WEIGHT)
-    two, sums_of_two = gradients(WEIGHT, micro_batches=2)
-    want = float(sums.auxiliary["coverage"])
-    assert sums_of_two.auxiliary["coverage"] == pytest.approx(want, rel=1e-6)
-    assert relative_error(two, one) < 1e-5
 
 
 def test_a_model_that_does_not_watch_is_refused():

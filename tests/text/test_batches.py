@@ -210,6 +210,8 @@ def test_every_sentence_is_in_one_bucket_that_holds_it(lengths, multiple):
         assert len(indices) and max(lengths[i] for i in indices) <= length
         found.update(indices.tolist())
     assert found == Counter(range(len(lengths)))
+    order = [lengths[index] for *_, indices in buckets for index in indices]
+    assert order == sorted(order, reverse=True)
     used = [length for length, _, _ in buckets]
     assert set(used) <= {16, 20, 40, 80} and used == sorted(set(used), reverse=True)
 
@@ -219,9 +221,3 @@ def test_sentences_are_padded_on_the_right_and_rows_below():
     assert ids.tolist() == [[5, 6, 1], [7, 1, 0], [0, 0, 0], [0, 0, 0]]
     assert real.tolist() == [3, 2, 0, 0]
     assert ids.dtype == real.dtype == np.int32
-
-
-def test_the_longest_come_first():
-    buckets = translation_buckets(np.array([3, 60, 17, 1, 33, 18]), 64, 64)
-    order = [int(index) for bucket in buckets for index in bucket.indices]
-    assert order == [1, 4, 5, 2, 0, 3]

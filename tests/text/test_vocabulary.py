@@ -144,11 +144,6 @@ def test_decode_leaves_out_control_ids_at_any_place(vocabulary):
     assert vocabulary.decode([PAD, EOS]) == vocabulary.decode([]) == ""
 
 
-def test_an_id_of_the_padded_rows_is_an_error(vocabulary):
-    with pytest.raises(IndexError):
-        vocabulary.decode([vocabulary.size])
-
-
 def test_each_side_can_have_its_own_model(tmp_path):
     sides = [line.upper() for line in LINES], LINES
     both, same = (train_vocabularies(*sides, CONFIG, seed=0) for _ in range(2))
