@@ -47,17 +47,6 @@ def test_a_target_position_depends_on_the_source_subwords_that_are_read_and_no_o
         assert moved.tolist() == [changed < k + t for t in range(TARGET)]
 
 
-def test_who_waits_for_the_end_is_a_model_with_a_one_way_encoder():
-    batch = lay_out(PAIRS, [[0, 1]], 16, 12)
-    real = batch.tgt.segments[0] != 0
-    late, later, never = (
-        np.asarray(forward(**changes)(batch))[0, real]
-        for changes in ({"wait_k": SOURCE}, {"wait_k": 50}, {})
-    )
-    np.testing.assert_array_equal(late, later)
-    assert np.abs(late - never).max() > 0.01, "its encoder reads both ways"
-
-
 @pytest.mark.parametrize(
     "memory", first_quick(["coverage", "coverage_gru", "coverage_embedding"], 1)
 )
