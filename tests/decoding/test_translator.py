@@ -180,15 +180,6 @@ def test_the_penalty_and_what_is_excluded_reach_the_search():
         assert best.log_prob == pytest.approx(forced(t, source, best.ids)[1], abs=1e-4)
 
 
-@pytest.mark.slow("compiles a search")
-def test_sinusoidal_positions_have_no_limit():
-    """A hundred subwords, where learned positions have 26 and batches had 24."""
-    source = np.append(np.random.default_rng(0).integers(4, 41, 99), EOS)
-    t = translator(max_length=100, tokens_per_batch=100)
-    ((best,),) = t.translate([source])
-    assert best.log_prob == pytest.approx(forced(t, source, best.ids)[1], abs=1e-3)
-
-
 @pytest.mark.slow("compiles searches")
 def test_groups_and_their_diversity_reach_the_search():
     """Four groups of one beam: without diversity all are the same greedy search."""
