@@ -20,7 +20,6 @@ from tests.tiny_runs import arrays, metrics, train
 from tests.training.test_resume import assert_same_run
 from transformer_jax.config.train import TrainConfig
 from transformer_jax.model.outputs.auxiliary import (
-    agreement,
     alignment,
     avoidance,
     coverage,
@@ -37,9 +36,9 @@ PAIRS = random_pairs(0, LENGTHS)
 BATCH = lay_out(PAIRS, PACKED, SRC_LENGTH, TGT_LENGTH)
 
 
-def watched_weights(batch, seed=0):
+def watched_weights(batch):
     """Random weights over the source of each target position's own sentence; also on padding."""
-    draw = np.random.default_rng(seed)
+    draw = np.random.default_rng(0)
     same_BLM = batch.tgt.segments[:, :, None] == batch.src.segments[:, None, :]
     raw_BLM = draw.exponential(size=same_BLM.shape) * same_BLM
     return raw_BLM / np.maximum(raw_BLM.sum(-1, keepdims=True), 1e-9)
@@ -74,10 +73,10 @@ def test_fertility_is_the_distance_of_a_source_subword_s_sum_from_1():
     assert found == pytest.approx(want, rel=1e-5) and want > 1
 
 
-def linked_batch(seed=0):
+def linked_batch():
     """The packed batch with random links within its sentences; some positions have none."""
     batch = lay_out(PAIRS, PACKED, 35, TGT_LENGTH)  # more than 32 source positions
-    draw = np.random.default_rng(seed)
+    draw = np.random.default_rng(0)
     same_BLM = batch.tgt.segments[:, :, None] == batch.src.segments[:, None, :]
     same_BLM &= (batch.tgt.segments != 0)[:, :, None]
     linked_BLM = same_BLM & (draw.random(same_BLM.shape) < 0.3)
@@ -111,6 +110,8 @@ def test_alignment_is_zero_where_all_weight_is_on_the_only_link_and_finite_where
     assert jnp.isfinite(jax.grad(alignment)(wrong, batch)).all()
     with pytest.raises(ValueError, match="needs a batch with links"):
         alignment(right, batch._replace(links=None))
+    with pytest.raises(ValueError, match="those of one direction"):
+        batch.swapped()
 
 
 def test_avoidance_is_the_log_of_the_weight_that_is_not_on_linked_places():
@@ -121,24 +122,6 @@ def test_avoidance_is_the_log_of_the_weight_that_is_not_on_linked_places():
     assert found == pytest.approx(want, rel=1e-5) and want > 1
     only = jnp.asarray(linked_BLM / np.maximum(linked_BLM.sum(-1, keepdims=True), 1), jnp.float32)
     assert jnp.isfinite(avoidance(only, batch)) and avoidance(only, batch) > 20
-
-
-def test_agreement_is_the_trace_of_the_product_of_both_directions():
-    """Pair by pair in float64; padding has weights on padding, which do not count."""
-    forward_BLM = watched_weights(BATCH)
-    reverse_BML = watched_weights(BATCH.swapped(), seed=1)
-    want = most = 0.0
-    for row, own_L, own_M in sentences():
-        A = forward_BLM[row, own_L][:, own_M]
-        B = reverse_BML[row, own_M][:, own_L]
-        want += np.trace(A @ B)
-        most += min(A.shape)
-    found = agreement(jnp.asarray(forward_BLM), jnp.asarray(reverse_BML), BATCH)
-    assert found == pytest.approx(want, rel=1e-5) and 5 < want < most
-    other = agreement(jnp.asarray(reverse_BML), jnp.asarray(forward_BLM), BATCH.swapped())
-    assert other == pytest.approx(want, rel=1e-5), "neither direction is the first"
-    with pytest.raises(ValueError, match="those of one direction"):
-        linked_batch()[0].swapped()
 
 
 def test_a_weight_of_zero_turns_a_loss_off():
