@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import log_softmax
 
 EOS = 1
 Decoder = Callable[[int, list[int]], np.ndarray]  # (sentence, subwords so far) -> logits [V]
@@ -29,11 +30,6 @@ def power(length: int, alpha: float) -> float:
 
 
 PENALTIES = {"gnmt": gnmt, "power": power}
-
-
-def log_softmax(logits: np.ndarray) -> np.ndarray:
-    logits = np.asarray(logits, np.float64)
-    return logits - logits.max() - np.log(np.sum(np.exp(logits - logits.max())))
 
 
 def forced_log_prob(decoder: Decoder, sentence: int, ids: list[int]) -> float:

@@ -161,9 +161,9 @@ def test_line_ends_that_bytes_spell_do_not_break_the_line(vocabulary):
 
 
 def test_a_line_for_which_search_finds_nothing_is_still_answered(vocabulary):
-    assert LineTranslator(vocabulary, Echo(answers=0)).best(np.array([5, EOS])) is None
     """A model with NaN logits gives no hypothesis; the lines after it keep their places."""
     translator = LineTranslator(vocabulary, Echo(answers=0))
+    assert translator.best(np.array([5, EOS])) is None
     assert translator(["A dog."]) == [[("", float("-inf"))]]
 
 

@@ -201,18 +201,13 @@ def test_a_run_that_writes_all_at_once_translates_and_says_what_it_cannot(
         output = f"--output={tmp_path / name}"
         assert runs.command(name, f"--workdir={workdir}", output, *flags) != 0
         assert f"{name} is for models that write from left to right" in capsys.readouterr().err
-    for said, *arguments in (
-        ("has model.wait_k=None", "translate", f"--workdir={workdir}", "--simultaneous"),
-        ("without --sample", "translate", f"--workdir={workdir}", "--sample"),
-        ("nothing reads it: leave it out", "translate", f"--workdir={workdir}", "--beam_size=8"),
-        (
-            "--engine is for models that",
-            "translate",
-            f"--workdir={workdir}",
-            "--engine=ctranslate2",
-        ),
+    for said, flag in (
+        ("has model.wait_k=None", "--simultaneous"),
+        ("without --sample", "--sample"),
+        ("nothing reads it: leave it out", "--beam_size=8"),
+        ("--engine is for models that", "--engine=ctranslate2"),
     ):
-        assert runs.command(*arguments) != 0
+        assert runs.command("translate", f"--workdir={workdir}", flag) != 0
         assert said in capsys.readouterr().err
     assert runs.train(tmp_path / "taught", train__teacher=str(workdir)) != 0
     assert f"train.teacher={workdir}: a teacher predicts" in capsys.readouterr().err

@@ -1,6 +1,5 @@
 """Translation of encoded sentences, against the whole model without a cache."""
 
-import dataclasses
 import functools
 from typing import Any
 
@@ -165,15 +164,8 @@ def test_a_long_translation_shows_its_progress(monkeypatch, caplog):
     assert shown[-1].endswith(f" of {len(many)} lines") and counts == sorted(counts)
 
 
-@pytest.mark.slow("compiles searches")
-def test_the_shortest_length_and_repeats_reach_the_search():
-    t = translator(min_length=5, no_repeat=1)
-    assert t.exclusions == Exclusions((), 5, 1)
-    for (best,) in t.translate(sentences()):
-        assert len(best.ids) > 5 and len(set(best.ids.tolist())) == len(best.ids)
-
-
-def test_the_penalty_and_the_banned_subwords_reach_the_search():
+def test_the_penalty_and_what_is_excluded_reach_the_search():
+    assert translator(min_length=5, no_repeat=1).exclusions == Exclusions((), 5, 1)
     t = translator(penalty="power")
     sources = sentences()
     for source, (best,) in zip(sources, t.translate(sources), strict=True):
@@ -186,15 +178,6 @@ def test_the_penalty_and_the_banned_subwords_reach_the_search():
     assert not {i for (best,) in again for i in best.ids.tolist()} & set(banned)
     for source, (best,) in zip(sources, again, strict=True):
         assert best.log_prob == pytest.approx(forced(t, source, best.ids)[1], abs=1e-4)
-
-
-@pytest.mark.slow("compiles a search")
-def test_sinusoidal_positions_have_no_limit():
-    """A hundred subwords, where learned positions have 26 and batches had 24."""
-    source = np.append(np.random.default_rng(0).integers(4, 41, 99), EOS)
-    t = translator(max_length=100, tokens_per_batch=100)
-    ((best,),) = t.translate([source])
-    assert best.log_prob == pytest.approx(forced(t, source, best.ids)[1], abs=1e-3)
 
 
 @pytest.mark.slow("compiles searches")
@@ -322,24 +305,6 @@ def test_nan_of_a_row_s_last_sentence_does_not_reach_the_next(changes):
     assert all(hypotheses == [] for n, hypotheses in enumerate(found) if n % 3 < 2)
     for got, hypotheses in zip(found[2::3], want, strict=True):
         assert_same(got, hypotheses)
-
-
-@pytest.mark.slow("compiles searches of other types")
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_type_of_search_is_a_model_of_that_type_and_by_default_the_models(dtype):
-    settings = DecodeConfig(**{**DECODE.__dict__, "dtype": dtype})
-    mesh = make_mesh(MeshConfig())
-    other = {"float32": "bfloat16", "bfloat16": "float32"}[dtype]
-    models = [
-        small.clone(config=dataclasses.replace(small.config, dtype=name))
-        for small in [small_model()]
-        for name in (other, dtype)
-    ]
-    given = Translator(models[0], params(), settings, mesh)
-    same = Translator(models[1], params(), DECODE, mesh)
-    assert str(given.prepared.dtype) == dtype
-    for got, want in zip(given.translate(sentences()), same.translate(sentences()), strict=True):
-        assert_same(got, want)
 
 
 @pytest.mark.parametrize("key", first_quick(["weights", "dtype"], 1))

@@ -5,10 +5,14 @@ import functools
 from types import SimpleNamespace
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
+from tests.fixtures.references import softmax_by_hand
 from tests.fixtures.tiny import SIZES, random_pairs, random_params, tiny_and_params
+from tests.interop import marian_by_hand as marian
+from tests.interop.test_marian import folder_of, models, read
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.vocabulary import VocabularyConfig
 from transformer_jax.errors import RunError
@@ -27,7 +31,7 @@ from transformer_jax.evaluation.alignment import (
 from transformer_jax.evaluation.attention import pair_attention
 from transformer_jax.model.encoder_decoder import EncoderDecoder, make_model
 from transformer_jax.text.built_in_corpus import AlignedPair, built_in_pairs
-from transformer_jax.text.vocabulary import EOS, SPACE, Vocabulary
+from transformer_jax.text.vocabulary import BOS, EOS, SPACE, Sizes, Vocabulary
 from transformer_jax.text.vocabulary_training import train_vocabularies, train_vocabulary
 from transformer_jax.text.words import subword_words
 
@@ -280,3 +284,42 @@ def test_each_side_is_spelled_by_its_own_vocabulary():
     config = ModelConfig(**{**SIZES, "dropout": 0.0, "tie_embeddings": False})
     model = make_model(config, both.sizes)
     assert alignment_error_rates(model, random_params(model), both, pairs[:3]).pairs == 3
+
+
+# The weights are those that the model has while it is given the translation ---------------------
+
+
+def test_weights_of_every_layer_and_head_equal_a_plain_computation(tmp_path, monkeypatch):
+    """Marian's formula in float64, for the arrays that were read as a model of ours."""
+    depths = {"enc-depth": 2, "dec-depth": 2}
+    folder = folder_of(tmp_path, **depths)
+    found = read(folder)
+    (own, _), foreign = found.bundle.tables, marian.pieces_of(*models())
+    src, tgt = (np.array([*ids, EOS]) for ids in ((9, 5, 12, 7, 20, 5), (8, 30, 6)))
+    seen = []
+
+    def kept(*arguments: Any) -> np.ndarray:
+        seen.append(softmax_by_hand(*arguments))
+        return seen[-1]
+
+    monkeypatch.setattr(marian, "softmax_by_hand", kept)
+    theirs = ([foreign.index(own[i]) for i in ids] for ids in (src, tgt))
+    marian.logits_by_hand(marian.arrays_of(folder), {**marian.TINY, **depths}, *theirs)
+    want = {"encoder": seen[:2], "decoder": seen[2::2], "cross": seen[3::2]}
+
+    names: Any = SimpleNamespace(pieces=lambda ids: [str(i) for i in ids])
+    names.target = names
+    model = make_model(found.model, Sizes(*map(len, found.bundle.tables)))
+    with jax.default_matmul_precision("highest"):
+        weights = pair_attention(model, found.params, names, src, tgt)
+    assert weights.keys() == want.keys()
+    for kind, layers in want.items():
+        np.testing.assert_allclose(
+            weights[kind].weights_NHLM, np.concatenate(layers), atol=1e-5, err_msg=kind
+        )
+        assert np.std(layers) > 0.02  # or equal weights would pass
+    source, target, before = ([str(i) for i in ids] for ids in (src, tgt, [BOS, *tgt[:-1]]))
+    heads = (1, 2, 3, 4)
+    assert weights["encoder"][1:] == (source, source, heads)
+    assert weights["decoder"][1:] == (target, before, heads)
+    assert weights["cross"][1:] == (target, source, heads)

@@ -223,25 +223,18 @@ def test_an_empty_translation_counts_against_the_score_and_does_not_crash():
 
 
 @pytest.mark.parametrize(
-    ("references", "words"),
+    ("hypotheses", "references", "words"),
     [
-        (REFERENCES, "3 translations for 4 references"),
-        ([], "no sentences to score"),
-        (["", " ", ""], "the references have no text"),
+        (REFERENCES[:3], REFERENCES, "en→de: 3 translations for 4 references"),
+        ([], [], "en→de: no sentences to score"),
+        (["", " ", ""], ["", " ", ""], "en→de: the references have no text"),
+        (["a", "b"], "a b c", "takes lists of sentences"),
+        (["a", "b"], ["a", "b\udcff"], "half of a surrogate pair"),
     ],
 )
-def test_different_counts_and_an_empty_set_are_a_user_s_error(references, words):
-    with pytest.raises(DataError, match=f"en→de: {words}"):
-        score(references[:3], references, "en", "de")
-
-
-@pytest.mark.parametrize(
-    ("references", "words"),
-    [("a b c", "takes lists of sentences"), (["a", "b\udcff"], "half of a surrogate pair")],
-)
-def test_what_is_no_list_of_texts_is_refused(references, words):
+def test_what_cannot_be_scored_is_a_user_s_error(hypotheses, references, words):
     with pytest.raises(DataError, match=words):
-        score(["a", "b"], references, "en", "de")
+        score(hypotheses, references, "en", "de")
 
 
 def test_with_several_references_each_line_may_agree_with_any_of_them():

@@ -30,7 +30,7 @@ from tests.fixtures.tiny import (
     with_features,
     with_sources,
 )
-from tests.model.configs import CONFIGS, COVERING, DISTANCES, ONE_LAYER
+from tests.model.configs import CONFIGS, COVERING, ONE_LAYER
 from transformer_jax.config.checks import check
 from transformer_jax.config.data import DataConfig
 from transformer_jax.config.decode import DecodeConfig
@@ -349,50 +349,3 @@ def test_a_second_source_without_text_changes_nothing_where_eos_is_hidden():
     want = jax.jit(one.apply)({"params": alone}, *model_inputs(batch))
     real = batch.tgt.segments != 0
     assert relative_error(got[real][:, :VOCABULARY], want[real][:, :VOCABULARY]) < 1e-6
-
-
-def test_neutral_parts_give_the_base_model():
-    """A window over everything, coverage of weight 0, a dot product whose queries are scaled."""
-    batch = packed_pairs("base")
-    _, params = model_and_params("base")
-    want = logits_of("base", batch)[..., :VOCABULARY]
-
-    def logits(params: Any, **changes: Any) -> Any:
-        apply = jax.jit(tiny_model(**changes).apply)
-        return apply({"params": params}, *model_inputs(batch))[..., :VOCABULARY]
-
-    assert relative_error(logits(params, window=2 * SRC_LENGTH + 1), want) < 1e-6
-    covering = jax.tree_util.tree_map_with_path(
-        lambda path, x: (
-            functools.reduce(lambda t, k: t[k.key], path, params)
-            if path[-1].key not in ("coverage", "fertility")
-            else jnp.zeros(x.shape)
-        ),
-        abstract_params(tiny_model(attention_memory="coverage")),
-    )
-    assert relative_error(logits(covering, attention_memory="coverage"), want) < 1e-6
-    scaled = jax.tree_util.tree_map_with_path(
-        lambda path, x: x * SIZES["d_k"] ** -0.5 if path[-1].key == "query" else x, params
-    )
-    assert relative_error(logits(scaled, score="dot"), want) < 1e-5
-
-
-@pytest.mark.slow("compiles models at two places")
-@pytest.mark.parametrize("kind", ["sinusoidal", *DISTANCES])
-def test_relative_positions_do_not_see_where_a_sentence_is(kind):
-    """Explicit positions that start at 7 change nothing; they change sinusoids."""
-    name = next(n for n, own in CONFIGS.items() if own.get("positions", "sinusoidal") == kind)
-    model, params = model_and_params(name)
-    # The largest position is 8 + 7. Rows must be longer, because they set the number of sinusoids.
-    batch = lay_out(PAIRS, [[0], [1]], SRC_LENGTH, TGT_LENGTH)
-    source, target = model_inputs(batch)
-    later = [x._replace(positions=x.positions + 7 * (x.segments != 0)) for x in (source, target)]
-    apply = jax.jit(functools.partial(model.apply, {"params": params}, method=decoder_output))
-    real = batch.tgt.segments != 0
-    one, other = (apply(*sides)[real] for sides in ((source, target), later))
-    error = relative_error(other, one)
-    assert error > 1e-2 if kind == "sinusoidal" else error < 1e-5
-
-
-def decoder_output(model: EncoderDecoder, source: Any, target: Any) -> Any:
-    return model.decode(model.encode(source), source, target)[0]

@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from tests.fixtures.references import along_a_direction, softmax_by_hand
-from tests.fixtures.tiny import relative_error
+from tests.fixtures.references import softmax_by_hand
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model.attention.affine_scan import affine_scan
 from transformer_jax.model.attention.monotonic import MONOTONIC, expected_stops, next_stop
 from transformer_jax.model.attention.stateful_normalizers import Scored, Source, weights_of_all
 
@@ -78,33 +76,6 @@ def test_expected_stops_are_right_where_decisions_are_nearly_certain():
     begins = np.arange(40)[None] == 0
     got = expected_stops(energies[None, None], np.ones((1, 1, 40, 64), bool), begins)
     assert np.abs(np.asarray(got[0, 0]) - stops_by_recursion(energies)).max() < 1e-6
-
-
-def test_the_gradient_of_expected_stops_equals_finite_differences_in_double_precision():
-    with jax.enable_x64(True):
-        energies, upstream = DRAW.normal(size=(2, 1, H, L, M))
-
-        @jax.jit
-        def total(energies):
-            return (expected_stops(energies, MASK, BEGINS) * upstream).sum()
-
-        slope, want = along_a_direction(total, jax.jit(jax.grad(total))(energies), energies)
-        assert slope == pytest.approx(want, rel=1e-6)
-
-
-@pytest.mark.parametrize(("axis", "reverse"), [(-1, False), (-1, True), (1, False)])
-def test_affine_scan_is_its_recursion(axis, reverse):
-    """A factor of 0 begins anew."""
-    factor, term = DRAW.normal(size=(2, 3, 7, 300))
-    factor[0, :, 100] = factor[2, 4] = 0
-    want = np.zeros(term.shape)
-    places = [np.moveaxis(x, axis, 0) for x in (factor, term, want)]
-    x = np.zeros(places[2][0].shape)
-    for one_factor, one_term, at in list(zip(*places, strict=True))[:: -1 if reverse else 1]:
-        at[:] = x = one_factor * x + one_term
-    scan = jax.jit(functools.partial(affine_scan, axis=axis, reverse=reverse))
-    got = scan(jnp.float32(factor), jnp.float32(term))
-    assert relative_error(got, want) < 1e-6
 
 
 def parameters(name):

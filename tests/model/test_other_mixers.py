@@ -21,7 +21,7 @@ from tests.fixtures.tiny import (
 )
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.axes import unboxed
-from transformer_jax.model.interfaces import Now, SearchSizes
+from transformer_jax.model.interfaces import SearchSizes
 from transformer_jax.model.layers.encoder_mixers import DenseSynthesizer
 from transformer_jax.model.layers.running_mixers import (
     AverageAttention,
@@ -32,7 +32,6 @@ from transformer_jax.model.layers.running_mixers import (
 )
 from transformer_jax.model.layers.sublayer import Sublayer
 from transformer_jax.model.parameters import abstract_params
-from transformer_jax.training.cost import product_flops
 
 B, L, D, F = 2, 7, 4, 6
 DRAW = np.random.default_rng(3)
@@ -169,29 +168,6 @@ def test_what_a_hypothesis_carries_does_not_depend_on_the_length_of_the_translat
     for length in (8, 512):
         cache = jax.eval_shape(lambda n=length: unboxed(module.empty(SearchSizes(B, 3, n, 5))))
         assert [x.shape for x in jax.tree.leaves(cache)] == shapes and cache.written == ()
-
-
-def flops_of_a_step(length, decoder):
-    model = tiny_model(decoder=decoder)
-    sizes = SearchSizes(B, 3, length, 5)
-    now = Now(*(jnp.zeros(shape, jnp.int32) for shape in ((B,), (B, 3), (B, 3, length))))
-
-    def step(params, now):
-        def logits(model):
-            prepared = model.prepare_output()
-            memory = unboxed(model.boxed_memory(sizes))
-            cache = unboxed(model.boxed_cache(sizes))
-            return model.decode_step(now, memory, cache, prepared).logits_BKV
-
-        return model.apply({"params": params}, method=logits)
-
-    return product_flops(step, abstract_params(model), now)
-
-
-def test_the_flops_of_a_step_are_constant_in_length():
-    for decoder in ("average", "ssru", "linear"):
-        assert flops_of_a_step(512, decoder) == flops_of_a_step(8, decoder) > 0
-    assert flops_of_a_step(512, "transformer") > 2 * flops_of_a_step(8, "transformer")
 
 
 P = 8  # columns of the table

@@ -62,20 +62,6 @@ def test_each_stack_has_as_many_layers_as_its_depth():
     assert layers == {"encoder_0", "decoder_0", "decoder_1"}
 
 
-def test_initial_parameters_are_a_pure_function_of_the_key_with_known_shapes():
-    model = tiny_model()
-    draw = initial(model)
-    one, again, other = (draw(jax.random.key(seed)) for seed in (1, 1, 2))
-    assert all(map(np.array_equal, jax.tree.leaves(one), jax.tree.leaves(again)))
-    assert not np.array_equal(one["embedding"]["table"], other["embedding"]["table"])
-    for stack in ("encoder_0", "decoder_1"):
-        first, second = (params[stack]["self_attention"]["query"] for params in (one, other))
-        assert not np.array_equal(first, second)
-    assert jax.tree.map(lambda x: (x.shape, x.dtype), abstract_params(model)) == jax.tree.map(
-        lambda x: (x.shape, x.dtype), one
-    )
-
-
 # Rows and columns of each matrix together; of all heads where heads have matrices of their own.
 LARGE = {"d_model": 60, "num_heads": 3, "d_k": 40, "d_v": 50, "d_ff": 200, "max_positions": 70}
 SUMS = {

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.fixtures.references import SCORES_BY_HAND, along_a_direction
+from tests.fixtures.references import SCORES_BY_HAND
 from tests.fixtures.tiny import drawn_params, relative_error
 from transformer_jax.model.attention.cached_attention import cached_score
 from transformer_jax.model.attention.scores import SCORES, dot
@@ -76,25 +76,6 @@ def test_which_scores_of_rotated_vectors_depend_on_the_distance_alone(score):
 
         error = relative_error(scores_at(7), scores_at(0))
     assert error < 1e-12 if SCORES[score].rotates else error > 1e-3
-
-
-def test_additive_has_the_gradient_of_its_equation():
-    """By each argument: central differences in float64 by NumPy."""
-    arrays = {"params": PARAMS["additive"], "query": QUERY, "key": KEY}
-    upstream = DRAW.normal(size=(B, H, L, M)).astype(np.float32)
-
-    def total(score, arrays):
-        return (score(arrays["params"], arrays["query"], arrays["key"]) * upstream).sum()
-
-    gradient = jax.grad(lambda arrays: total(SCORES["additive"].compute, arrays))(arrays)
-    for name, own in gradient.items():
-        slope, want = along_a_direction(
-            lambda x, name=name: total(SCORES_BY_HAND["additive"], {**arrays, name: x}),
-            own,
-            jax.tree.map(np.float64, arrays[name]),
-            step=1e-5,
-        )
-        assert slope == pytest.approx(want, rel=1e-4)
 
 
 def test_bilinear_begins_as_the_scaled_dot_product():

@@ -1,4 +1,4 @@
-"""Whole models: which weights are watched, their last norms, narrow types, a hidden EOS."""
+"""Whole models: watched weights, last norms, narrow types, a hidden EOS, the output's bias."""
 
 import functools
 
@@ -26,6 +26,7 @@ from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.axes import unboxed
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.interfaces import Now, SearchSizes
+from transformer_jax.model.outputs.cross_entropy import LossSettings
 from transformer_jax.model.parameters import abstract_params
 from transformer_jax.model.sides.transformer import watched_layer
 
@@ -149,3 +150,33 @@ def test_a_hidden_end_of_the_source_is_as_if_it_were_not_there(encoder):
     shown = jax.jit(seen.apply)(params, *model_inputs(batches[0]))
     shown = of_each_pair(shown, batches[0], rows)
     assert relative_error(shown[0][:, :VOCABULARY], want[0][:, :VOCABULARY]) > 1e-3
+
+
+def test_the_loss_and_its_gradients_are_those_of_the_biased_logits():
+    batch = lay_out(random_pairs(3, [(9, 7), (4, 5), (2, 3)]), [[0], [1, 2]], 18, 16)
+    model, params = tiny_and_params(output_bias=True, num_layers=1)
+    smoothing = 0.1
+    settings = LossSettings(smoothing, VOCABULARY, "float32", 16, 1)
+
+    def blockwise(params):
+        sums, _ = model.apply({"params": params}, batch, None, settings, method="loss")
+        return sums.smoothed_nats
+
+    def dense(params):
+        logits = model.apply({"params": params}, *model_inputs(batch))[..., :VOCABULARY]
+        log_probs = jax.nn.log_softmax(logits)
+        own = jnp.take_along_axis(log_probs, batch.tgt.ids[..., None], -1)[..., 0]
+        nats = -(1 - smoothing) * own - smoothing * log_probs.mean(-1)
+        return jnp.where(batch.tgt.segments != 0, nats, 0.0).sum()
+
+    (got, grads), (want, expected) = (
+        jax.jit(jax.value_and_grad(function))(params) for function in (blockwise, dense)
+    )
+    assert float(got) == pytest.approx(float(want), rel=1e-6)
+    assert np.abs(grads["output_bias"][:VOCABULARY]).min() > 0
+    assert not grads["output_bias"][VOCABULARY:].any()
+    logits = jax.jit(model.apply)({"params": params}, *model_inputs(batch))
+    assert (logits[..., VOCABULARY:] <= -1e8).all()
+    for name in ("output_bias", "embedding", "decoder_0"):
+        pairs = zip(jax.tree.leaves(grads[name]), jax.tree.leaves(expected[name]), strict=True)
+        assert max(relative_error(*pair) for pair in pairs) < 1e-5, name

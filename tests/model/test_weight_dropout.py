@@ -96,13 +96,6 @@ def test_a_share_of_the_weights_is_0_and_the_rest_is_scaled(kind, changes, keys)
 
 
 @KINDS
-def test_outside_training_no_weight_is_dropped(kind, changes, keys):
-    got = dropped_in(kind, None, **changes)
-    assert got[:, :, L // 2].max() == pytest.approx(1 / keys, rel=1e-5)
-    np.testing.assert_allclose(got.sum(-1), 1, rtol=1e-5)
-
-
-@KINDS
 def test_masks_belong_to_the_row_and_differ_between_rows_heads_and_keys(kind, changes, keys):
     got = dropped_in(kind, ROWS, **changes) > 0
     other = dropped_in(kind, ROWS[::-1], **changes) > 0

@@ -92,7 +92,6 @@ def run(
         "first_gradient": first_gradient,
         "params": flat(program.replicated(state.params)),
     }, {
-        "left_over": make_mesh(dataclasses.replace(config.mesh, data=-1)).devices.shape,
         "skipped": int(state.skipped),
         "steps": float(state.window.steps),
         "rows_a_device": [len(s.data) for s in batch.tgt.ids.addressable_shards],

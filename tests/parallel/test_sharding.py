@@ -135,11 +135,6 @@ def test_rows_are_divided_over_data_and_fsdp(runs, mesh):
     assert runs[mesh]["rows_a_device"] == [32 // (data * fsdp)] * (data * fsdp * tensor)
 
 
-def test_minus_1_takes_the_devices_that_are_left_over(runs):
-    left_over = [runs[mesh]["left_over"] for mesh in MESHES]
-    assert left_over == [[8, 1, 1], [8, 1, 1], [1, 1, 8], [2, 2, 2]]
-
-
 def test_fsdp_and_tensor_divide_the_state_and_data_repeats_it(runs):
     share = {mesh[:4]: runs[mesh]["share_of_the_state"] for mesh in MESHES}
     assert share[(1, 1, 1, 1)] == share[(8, 1, 1, 1)] == 1

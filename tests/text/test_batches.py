@@ -122,7 +122,7 @@ def test_processes_share_the_rows_of_every_batch():
         batches.close()
 
 
-def test_close_ends_the_thread():
+def test_close_ends_the_thread_and_a_batch_may_be_changed_by_its_owner():
     def alive(seconds: float = 0) -> set[threading.Thread]:
         found = [one for one in threading.enumerate() if "grain-prefetch" in one.name]
         for one in found:
@@ -131,17 +131,10 @@ def test_close_ends_the_thread():
 
     others = alive(1)  # of other tests
     batches = train_batches(TrainSource(ENCODED, PLAN, 8, seed=0))
-    next(batches)
+    next(batches).src.ids[:] = 0
     assert alive() - others
     batches.close()
     assert not alive(5) - others
-
-
-def test_a_batch_may_be_changed_by_its_owner():
-    batches = train_batches(TrainSource(ENCODED, PLAN, 8, seed=0))
-    batch = next(batches)
-    batch.src.ids[:] = 0
-    batches.close()
     assert TrainSource(ENCODED, PLAN, 8, seed=0)[0].src.ids.any()
 
 
@@ -210,6 +203,8 @@ def test_every_sentence_is_in_one_bucket_that_holds_it(lengths, multiple):
         assert len(indices) and max(lengths[i] for i in indices) <= length
         found.update(indices.tolist())
     assert found == Counter(range(len(lengths)))
+    order = [lengths[index] for *_, indices in buckets for index in indices]
+    assert order == sorted(order, reverse=True)
     used = [length for length, _, _ in buckets]
     assert set(used) <= {16, 20, 40, 80} and used == sorted(set(used), reverse=True)
 
@@ -219,9 +214,3 @@ def test_sentences_are_padded_on_the_right_and_rows_below():
     assert ids.tolist() == [[5, 6, 1], [7, 1, 0], [0, 0, 0], [0, 0, 0]]
     assert real.tolist() == [3, 2, 0, 0]
     assert ids.dtype == real.dtype == np.int32
-
-
-def test_the_longest_come_first():
-    buckets = translation_buckets(np.array([3, 60, 17, 1, 33, 18]), 64, 64)
-    order = [int(index) for bucket in buckets for index in bucket.indices]
-    assert order == [1, 4, 5, 2, 0, 3]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.fixtures.cases import refused
 from transformer_jax.config.data import DataConfig
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.text import by_position, corpora, lines
+from transformer_jax.text import corpora, lines
 from transformer_jax.text.corpora import Pair, open_corpus
 from transformer_jax.text.lines import TextLines
 
@@ -183,15 +183,6 @@ def test_the_config_says_which_suffix_is_the_source(folder):
     assert str(folder) in corpus.describe() and "de→en" in corpus.describe()
 
 
-def test_iteration_crosses_its_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr(by_position, "TOGETHER", 3)
-    write(tmp_path / "a.en", "".join(f"{i}\n" for i in range(10)))
-    write(tmp_path / "a.de", "".join(f"-{i}\n" for i in range(10)))
-    assert list(open_corpus(config(tmp_path)).split("a")) == [
-        Pair(f"{i}", f"-{i}") for i in range(10)
-    ]
-
-
 def test_a_folder_may_be_under_home(folder, monkeypatch):
     monkeypatch.setenv("HOME", str(folder.parent))
     assert len(open_corpus(DataConfig(path=f"~/{folder.name}")).split("a")) == 2
@@ -216,7 +207,11 @@ def test_a_plain_and_a_compressed_file_of_one_stem_are_refused(folder):
             ["bb.en: no such file", "nor bb.en.gz", "stems there with .en: b, a, short. Name"],
         ),
         ({}, "zzz", ["zzz.en: no such file", ".en: a, b, short. Name", "data.train"]),
-        ({"tgt": "fr"}, "a", ["a.fr: no such file", "nor a.fr.gz", ".de .en. Rename the files"]),
+        (
+            {"tgt": "fr"},
+            "a",
+            ["a.fr: no such file", "nor a.fr.gz", ".de .en .xz. Rename the files"],
+        ),
         ({}, "a@back-up", ["a@back-up.en: no such file", "a TAG has letters, digits"]),
         ({}, "a[:50%]", ["a[:50%].en: no such file", "Some pairs: STEM[100:200]"]),
         ({}, "sub/a", ["sub/a.en: no such file", "suffixes there: none"]),
@@ -226,20 +221,16 @@ def test_a_plain_and_a_compressed_file_of_one_stem_are_refused(folder):
         ({"train": ("a[:0]",)}, "train", ["a[:0] has no pairs: a has 2."]),
         ({}, "b[3:]", ["b[3:] has no pairs: b has 3."]),
         ({}, "c[:1]", ["c.en: no such file"]),
+        ({}, "packed", ["packed.en: no such file", "Decompress packed.en.xz: of compressed"]),
     ],
 )
 def test_mistakes_are_one_line_that_says_where(folder, changes, split, want):
     write(folder / "short.en", "1\n2\n")
     write(folder / "short.de", "1\n")
     (folder / "folder.en").mkdir()
+    write(folder / "packed.en.xz", "")
     with refused(DataError, *want):
         open_corpus(config(folder, **changes)).split(split)
-
-
-def test_other_archives_are_to_be_decompressed(folder):
-    write(folder / "packed.en.xz", "")
-    with refused(DataError, "packed.en: no such file", "Decompress packed.en.xz: of compressed"):
-        open_corpus(config(folder)).split("packed")
 
 
 def test_ten_of_many_stems_are_named(tmp_path):

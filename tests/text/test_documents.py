@@ -101,11 +101,14 @@ def test_the_same_number_of_sentences_before_is_no_common_text(folder, caplog):
     assert "has files of the training text" not in caplog.text
 
 
-def test_lines_that_arrive_get_those_before_them():
+def test_lines_that_arrive_get_those_before_them_without_their_codes():
     add = InContext(2)
     found = [add(line) for line in ["a", "b", "", "c", "d\tgiven\tby hand", "e"]]
     assert found == ["a\t\t", "b\ta\t", "", "c\t\t", "d\tgiven\tby hand", "e\td\tc"]
     assert [InContext(0)(line) for line in ("a", "", "b")] == ["a", "", "b"]
+    add = InContext(1, {">>de<<", ">>en<<"})
+    coded = [add(line) for line in (">>de<< a", ">>en<< b", "c")]
+    assert coded == [">>de<< a\t", ">>en<< b\ta", "c\tb"]
 
 
 def test_sentences_of_the_context_are_learned_once(folder, monkeypatch):
@@ -126,12 +129,3 @@ def test_sentences_of_the_context_are_learned_once(folder, monkeypatch):
         module.new_vocabulary(config, corpus, corpus.fingerprint("train"))
     assert seen == [text for line in LINES for text in (line, line.upper())]
     np.testing.assert_array_equal(open_corpus(config.data).split("train").starts, [0, 0, 0, 3, 3])
-
-
-def test_codes_of_earlier_lines_are_not_context():
-    add = InContext(1, {">>de<<", ">>en<<"})
-    assert [add(line) for line in (">>de<< a", ">>en<< b", "c")] == [
-        ">>de<< a\t",
-        ">>en<< b\ta",
-        "c\tb",
-    ]

@@ -9,6 +9,7 @@ from PIL import Image
 
 from tests import tiny_runs as runs
 from tests.fixtures.cases import refused
+from tests.fixtures.encoded import rows_of
 from tests.text.test_encoded import Characters
 from transformer_jax.config.data import DataConfig
 from transformer_jax.errors import DataError
@@ -55,23 +56,28 @@ def test_every_kind_says_how_many_numbers_a_position_has():
     assert found == {"text": 0, "speech": 21, "pictures": 20}
 
 
-def test_files_become_rows_of_a_batch(folder, tmp_path):
-    data = data_of(folder)
-    pairs = open_corpus(data).split("train")
-    read = FeatureReader(data, folder)
-    encoded = encode_corpus(pairs, Characters(), tmp_path / "cache", "key", read=read)
+@pytest.fixture
+def encoded(folder, tmp_path):
+    read = FeatureReader(data_of(folder), folder)
+    pairs = open_corpus(data_of(folder)).split("train")
+    return encode_corpus(pairs, Characters(), tmp_path / "cache", "key", read=read)
+
+
+@pytest.fixture
+def plan(encoded):
+    return plan_rows(encoded.src_lengths(), encoded.tgt_lengths(), 10, 8, seed=0)
+
+
+def test_files_become_rows_of_a_batch(encoded, plan):
     assert encoded.src_ids.dtype == np.float16
     assert encoded.src_lengths().tolist() == list(COLUMNS)
     np.testing.assert_allclose(encoded.src(1), expected(1), atol=1e-3)
-    plan = plan_rows(encoded.src_lengths(), encoded.tgt_lengths(), 10, 8, seed=0)
     batch = packed_batch(encoded, plan, np.arange(len(plan)))
     found = {}
-    for row in range(len(plan)):
-        for slot, pair in enumerate(
-            plan.pair_order[plan.row_starts[row] : plan.row_starts[row + 1]]
-        ):
-            own = batch.src.segments[row] == slot + 1
-            found[int(pair)] = batch.src.features[row, own]
+    for row, pairs in enumerate(rows_of(plan)):
+        for segment, pair in enumerate(pairs, start=1):
+            own = batch.src.segments[row] == segment
+            found[pair] = batch.src.features[row, own]
             np.testing.assert_array_equal(batch.src.positions[row, own], range(COLUMNS[pair]))
             assert (batch.src.ids[row, own] == UNK).all()
     assert len(found) == 4
@@ -84,12 +90,7 @@ def test_files_become_rows_of_a_batch(folder, tmp_path):
     np.testing.assert_array_equal(alone.positions[0], range(6))
 
 
-def test_masks_are_those_of_the_row_s_number_in_the_stream(folder, tmp_path):
-    data = data_of(folder)
-    pairs = open_corpus(data).split("train")
-    read = FeatureReader(data, folder)
-    encoded = encode_corpus(pairs, Characters(), tmp_path / "cache", "key", read=read)
-    plan = plan_rows(encoded.src_lengths(), encoded.tgt_lengths(), 10, 8, seed=0)
+def test_masks_are_those_of_the_row_s_number_in_the_stream(encoded, plan):
     seen = []
 
     def masks(source, rows):

@@ -89,14 +89,6 @@ def test_rows_are_nearly_full_from_first_to_last_mix_lengths_and_are_soon_planne
     assert within > 0.7 * src.var()
 
 
-@pytest.mark.parametrize(("mean", "fill"), [(28, 0.98), (60, 0.97), (110, 0.93)])
-def test_rows_fill_whether_few_or_many_pairs_share_one(mean, fill):
-    src, tgt = lognormal_lengths(20_000, mean)
-    plan = plan_rows(src, tgt, 248, 256, seed=0)
-    check(plan, src, tgt, np.flatnonzero((src <= plan.src_row_length) & (tgt <= 256)).tolist())
-    assert min(plan.src_fill, plan.tgt_fill) > fill
-
-
 def test_a_plan_is_the_recorded_one():
     """Old runs need this very plan; each pair that is fitted in leaves the fewest places empty."""
     src, tgt = (random_order(2_000, side) % 45 + 2 for side in (1, 2))

@@ -51,22 +51,19 @@ def test_every_usual_type_of_pixels_is_read(tmp_path, mode):
 
 def test_a_picture_that_cannot_be_read_says_why(tmp_path, recwarn):
     path = tmp_path / "a.png"
-    Image.new("1", (10_000, 10_000)).save(path)
-    with pytest.raises(DataError, match="10000 x 10000 pixels; at most 16,777,216"):
-        read_picture(path, PICTURES)
-    Image.new("1", (20_000, 10_000)).save(path)
-    with pytest.raises(DataError, match="not a picture that can be read"):
-        read_picture(path, PICTURES)
+    two = {"save_all": True, "append_images": [Image.new("L", (6, 4), 99)]}
+    for picture, how, why in (
+        (Image.new("1", (10_000, 10_000)), {}, "10000 x 10000 pixels; at most 16,777,216"),
+        (Image.new("1", (20_000, 10_000)), {}, "not a picture that can be read"),
+        (Image.new("L", (6, 4), 0), two, "an animation of 2 pictures"),
+        (Image.new("I;16", (6, 4)), {}, "pixels of the type I;16"),
+    ):
+        picture.save(path, **how)
+        with pytest.raises(DataError, match=why):
+            read_picture(path, PICTURES)
     assert not recwarn.list
-    two = [Image.new("L", (6, 4), n) for n in (0, 99)]
-    two[0].save(path, save_all=True, append_images=two[1:])
-    with pytest.raises(DataError, match="an animation of 2 pictures"):
-        read_picture(path, PICTURES)
-    two[0].save(path, format="MPO", save_all=True, append_images=two[1:])  # cameras' JPEGs
+    Image.new("L", (6, 4), 0).save(path, format="MPO", **two)  # cameras' JPEGs
     np.testing.assert_array_equal(read_picture(path, PICTURES), -np.ones((4, 6)))
-    Image.new("I;16", (6, 4)).save(path)
-    with pytest.raises(DataError, match="pixels of the type I;16"):
-        read_picture(path, PICTURES)
     Image.effect_noise((60, 40), 50).save(path)
     for content in (b"", b"text", path.read_bytes()[:900]):
         path.write_bytes(content)
@@ -156,21 +153,18 @@ def test_missing_frames_are_0_and_channels_are_averaged(tmp_path):
 
 
 def test_a_recording_that_cannot_be_read_says_why(tmp_path):
-    path = tmp_path / "a.wav"
-    soundfile.write(path, noise(0.1), 44_100)
-    with pytest.raises(DataError, match="44100 samples .* and the run's data.sample_rate=8000"):
-        read_recording(path, SPEECH)
-    soundfile.write(path, noise(0), RATE)
-    with pytest.raises(DataError, match="the recording is empty"):
-        read_recording(path, SPEECH)
-    one = noise(0.1)
-    soundfile.write(path, np.stack([one, -one], 1), RATE)
-    with pytest.raises(DataError, match="nothing is heard in it: .* its channels cancel out"):
-        read_recording(path, SPEECH)
-    soundfile.write(path, np.array([0.1, np.nan]), RATE, "FLOAT")
-    with pytest.raises(DataError, match="no numbers"):
-        read_recording(path, SPEECH)
-    soundfile.write(path, noise(0.1), RATE)
+    path, one = tmp_path / "a.wav", noise(0.1)
+    opposite = np.stack([one, -one], 1)
+    for samples, rate, subtype, why in (
+        (one, 44_100, None, "44100 samples .* and the run's data.sample_rate=8000"),
+        (noise(0), RATE, None, "the recording is empty"),
+        (opposite, RATE, None, "nothing is heard in it: .* its channels cancel out"),
+        (np.array([0.1, np.nan]), RATE, "FLOAT", "no numbers"),
+    ):
+        soundfile.write(path, samples, rate, subtype)
+        with pytest.raises(DataError, match=why):
+            read_recording(path, SPEECH)
+    soundfile.write(path, one, RATE)
     whole, rows = path.read_bytes(), read_recording(path, SPEECH)
     path.write_bytes(whole[:-100])
     with pytest.raises(DataError, match="it is cut off"):

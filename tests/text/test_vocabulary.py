@@ -132,21 +132,11 @@ def test_dropout_splits_words_anew_and_changes_no_text(vocabulary, own):
     assert list(map(len, vocabulary.encode_lines(LINES))) == usual, "only where it is asked for"
 
 
-def test_only_merges_can_be_skipped(vocabulary):
-    assert vocabulary.is_bpe and train_vocabularies(LINES, LINES, CONFIG, seed=0).is_bpe
-    assert not UNIGRAM.is_bpe
-
-
 def test_decode_leaves_out_control_ids_at_any_place(vocabulary):
     ids = vocabulary.encode("Hund läuft")
     mixed = [BOS, PAD, ids[0], EOS, *ids[1:], UNK, EOS, PAD]
     assert vocabulary.decode(mixed) == "Hund läuft"
     assert vocabulary.decode([PAD, EOS]) == vocabulary.decode([]) == ""
-
-
-def test_an_id_of_the_padded_rows_is_an_error(vocabulary):
-    with pytest.raises(IndexError):
-        vocabulary.decode([vocabulary.size])
 
 
 def test_each_side_can_have_its_own_model(tmp_path):

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import gzip
 import http.server
 import io
 import tarfile
@@ -14,16 +13,13 @@ TEST_DOCUMENT = '<srcset setid="newstest2014">\n<doc>\n<p>\n{}</p>\n</doc>\n</sr
 
 
 def write_wmt14_like(
-    data_dir: str | Path,
-    pairs_by_split: Mapping[str, Sequence[tuple[str, str]]],
-    languages: tuple[str, str] = ("de", "en"),
+    data_dir: str | Path, pairs_by_split: Mapping[str, Sequence[tuple[str, str]]]
 ) -> Path:
-    """Writes a TFDS folder that `wmt14_translate/de-en` (or another pair of languages) opens.
+    """Writes a TFDS folder that `wmt14_translate/de-en` opens.
 
     Args:
       data_dir: what data.path names; made where it is missing.
-      pairs_by_split: "train", "validation", "test": sentences in the order of `languages`.
-      languages: as the builder names them, English last: ("de", "en"), ("fr", "en").
+      pairs_by_split: "train", "validation", "test": German and English sentences.
 
     Returns:
       The folder of the data set, with its shards. TFDS orders examples by a hash.
@@ -32,10 +28,10 @@ def write_wmt14_like(
     from tensorflow_datasets.translate import wmt14
 
     tfds.disable_progress_bar()
-    builder = wmt14.Wmt14Translate(config="-".join(languages), data_dir=data_dir)
+    builder = wmt14.Wmt14Translate(config="de-en", data_dir=data_dir)
     builder._split_generators = lambda dl_manager: {
         split: [
-            (place, dict(zip(languages, pair, strict=True))) for place, pair in enumerate(pairs)
+            (place, dict(zip(("de", "en"), pair, strict=True))) for place, pair in enumerate(pairs)
         ]
         for split, pairs in pairs_by_split.items()
     }
@@ -44,40 +40,33 @@ def write_wmt14_like(
 
 
 def write_wmt14_archives(
-    folder: Path,
-    pairs_by_file: Mapping[str, Sequence[tuple[str, str]]],
-    languages: tuple[str, str] = ("de", "en"),
+    folder: Path, pairs_by_file: Mapping[str, Sequence[tuple[str, str]]]
 ) -> None:
     """Writes the archives that `wmt14_translate` downloads, small, with their names and layout.
 
     Args:
       folder: gets wmt13/training-parallel-europarl-v7.tgz and so on, as on WMT's server.
-      pairs_by_file: "europarl", "commoncrawl", "newscommentary", "newstest2013",
-        "newstest2014", and for French "un" and "giga".
-      languages: ("de", "en") or ("fr", "en").
+      pairs_by_file: of German and English: "europarl", "commoncrawl", "newscommentary",
+        "newstest2013" and "newstest2014".
     """
-    foreign, english = languages
     members = {
-        "wmt13/training-parallel-europarl-v7.tgz": ("europarl", "training/europarl-v7.{0}-en.{1}"),
-        "wmt13/training-parallel-commoncrawl.tgz": ("commoncrawl", "commoncrawl.{0}-en.{1}"),
+        "wmt13/training-parallel-europarl-v7.tgz": ("europarl", "training/europarl-v7.de-en"),
+        "wmt13/training-parallel-commoncrawl.tgz": ("commoncrawl", "commoncrawl.de-en"),
         "wmt14/training-parallel-nc-v9.tgz": (
             "newscommentary",
-            "training/news-commentary-v9.{0}-en.{1}",
+            "training/news-commentary-v9.de-en",
         ),
     }
-    if foreign == "fr":
-        members["wmt13/training-parallel-un.tgz"] = ("un", "un/undoc.2000.{0}-en.{1}")
-        members["wmt10/training-giga-fren.tar"] = ("giga", "giga-fren.release2.fixed.{1}.gz")
     for archive, (key, member) in members.items():
         sides = zip(*pairs_by_file[key], strict=True)
         files = {
-            member.format(foreign, language): "".join(f"{line}\n" for line in side)
-            for language, side in zip(languages, sides, strict=True)
+            f"{member}.{language}": "".join(f"{line}\n" for line in side)
+            for language, side in zip(("de", "en"), sides, strict=True)
         }
         _write_archive(folder / archive, files)
     dev = {}
     for language, role, side2013, side2014 in zip(
-        languages,
+        ("de", "en"),
         ("src", "ref"),
         zip(*pairs_by_file["newstest2013"], strict=True),
         zip(*pairs_by_file["newstest2014"], strict=True),
@@ -85,7 +74,7 @@ def write_wmt14_archives(
     ):
         dev[f"dev/newstest2013.{language}"] = "".join(f"{line}\n" for line in side2013)
         segments = (f'<seg id="{n}">{line}</seg>\n' for n, line in enumerate(side2014, 1))
-        name = f"dev/newstest2014-{foreign}{english}-{role}.{language}.sgm"
+        name = f"dev/newstest2014-deen-{role}.{language}.sgm"
         dev[name] = TEST_DOCUMENT.format("".join(segments))
     _write_archive(folder / "wmt19/translation-task/dev.tgz", dev)
 
@@ -123,8 +112,6 @@ def _write_archive(path: Path, files: Mapping[str, str]) -> None:
     with tarfile.open(path, "w:gz" if path.suffix == ".tgz" else "w") as archive:
         for name, text in files.items():
             content = text.encode()
-            if name.endswith(".gz"):
-                content = gzip.compress(content)
             member = tarfile.TarInfo(name)
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))

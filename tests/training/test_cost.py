@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 from types import SimpleNamespace
 
 import jax
@@ -19,13 +18,6 @@ from transformer_jax.model.parameters import abstract_params
 from transformer_jax.text.batches import Packed
 from transformer_jax.text.vocabulary import both_sides
 from transformer_jax.training import cost
-
-
-@functools.cache
-def allocated(model: ModelConfig, vocabulary_size: int) -> int:
-    shapes = abstract_params(make_model(model, vocabulary_size))
-    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
-
 
 # Each model with its source and target positions.
 VARIANTS = {
@@ -56,7 +48,8 @@ def test_parameters_and_flops_are_those_of_the_closed_forms(variant):
     """The backward pass has two products for each of the forward pass."""
     changes, src, tgt = VARIANTS[variant]
     model = ModelConfig(**{**SIZES, **changes})
-    assert allocated(model, VOCABULARY) == closed_forms.parameters(model, 128)
+    allocated = jax.tree.leaves(abstract_params(make_model(model, VOCABULARY)))
+    assert sum(x.size for x in allocated) == closed_forms.parameters(model, 128)
     assert cost.parameter_count(model, VOCABULARY) == closed_forms.parameters(model, VOCABULARY)
     want = closed_forms.forward_flops(model, VOCABULARY, src, tgt)
     assert forward_flops(model, VOCABULARY, src, tgt) == want
@@ -118,6 +111,11 @@ def test_parameters_and_multiplications_that_a_part_adds_by_hand(changes, parame
         assert counts[1] == counts[0] + parameters
 
 
+def step_flops(model=None, **train):
+    model = model or ModelConfig(**SIZES)
+    return cost.step_flops(model, VOCABULARY, (SRC, TGT), TrainConfig(**train))
+
+
 def test_two_passes_that_should_agree_take_twice_the_products():
     """Their divergence takes none: it reads the logits of the loss."""
     counted = functools.partial(cost.training_flops, ModelConfig(**SIZES), VOCABULARY, SRC, TGT)
@@ -125,21 +123,14 @@ def test_two_passes_that_should_agree_take_twice_the_products():
 
 
 def test_each_drawn_translation_takes_a_pass_of_the_decoder_and_all_one_of_the_encoder():
-    def flops(**train):
-        return cost.step_flops(ModelConfig(**SIZES), VOCABULARY, (SRC, TGT), TrainConfig(**train))
-
-    of_two, of_three = (flops(objective="risk", candidates=draws) for draws in (2, 3))
-    assert of_two - (of_three - of_two) == 2 * flops()
+    of_two, of_three = (step_flops(objective="risk", candidates=draws) for draws in (2, 3))
+    assert of_two - (of_three - of_two) == 2 * step_flops()
 
 
 def test_losses_on_attention_have_no_products_but_those_of_a_second_pass():
     """A second pass over the whole target ends at the scores of the watched layer, the first."""
-    model = ModelConfig(**SIZES, watched_layer=0)
+    flops = functools.partial(step_flops, ModelConfig(**SIZES, watched_layer=0))
     keys, values = (H * SIZES[name] for name in ("d_k", "d_v"))
-
-    def flops(**train):
-        return cost.step_flops(model, VOCABULARY, (SRC, TGT), TrainConfig(**train))
-
     assert flops(**{f"{name}_weight": 1.0 for name in AUXILIARY_LOSSES}) == flops()
     width = keys + values
     to_itself = 2 * TGT * D * 2 * width + 2 * TGT * TGT * width
@@ -149,10 +140,8 @@ def test_losses_on_attention_have_no_products_but_those_of_a_second_pass():
 
 
 def test_both_directions_are_counted_if_both_are_trained():
-    model = ModelConfig(**SIZES)
-    train = TrainConfig(agreement_weight=0.0)
-    ways = [cost.training_flops(model, VOCABULARY, *way) for way in ((9, 7), (7, 9))]
-    assert cost.step_flops(model, VOCABULARY, (9, 7), train) == sum(ways) != 2 * ways[0]
+    ways = [cost.training_flops(ModelConfig(**SIZES), VOCABULARY, *way) for way in ((9, 7), (7, 9))]
+    assert step_flops(agreement_weight=0.0) == sum(ways) != 2 * ways[0]
 
 
 def test_flops_of_attention_that_decides_are_those_of_training():

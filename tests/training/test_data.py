@@ -81,15 +81,21 @@ def test_the_rows_of_a_batch_are_a_multiple_of_train_rows_multiple(tmp_path):
     assert nominal_shape(runs.tiny_config(train__rows_multiple=5)).rows == 10
 
 
-def test_a_second_run_finds_the_vocabulary_made(tmp_path, monkeypatch):
+@pytest.fixture
+def trained(tmp_path, monkeypatch) -> list[int]:
+    """The number of lines of each vocabulary that is trained; the cache is empty."""
     monkeypatch.setenv("TRANSFORMER_JAX_CACHE", str(tmp_path / "cache"))
-    trained = []
+    counts = []
 
     def spy(lines, config, seed, codes):
-        trained.append((config.size, seed))
-        return train_vocabulary(lines, config, seed)
+        counts.append(len(known := [*lines]))
+        return train_vocabulary(known, config, seed)
 
     monkeypatch.setattr(vocabulary_module, "train_vocabulary", spy)
+    return counts
+
+
+def test_a_second_run_finds_the_vocabulary_made(tmp_path, trained):
     first, second = (load(tmp_path / name).vocabulary for name in "ab")
     assert first.digest == second.digest and len(trained) == 1
     load(tmp_path / "c", data__train=("train", "valid"))  # other text
@@ -99,17 +105,9 @@ def test_a_second_run_finds_the_vocabulary_made(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("weight", ["0.001", "0.5", "1000"])
-def test_a_vocabulary_sees_a_text_once_whatever_its_weight(tmp_path, monkeypatch, weight):
-    monkeypatch.setenv("TRANSFORMER_JAX_CACHE", str(tmp_path / "cache"))
-    counts = []
-
-    def spy(lines, config, seed, codes):
-        counts.append(len(known := [*lines]))
-        return train_vocabulary(known, config, seed)
-
-    monkeypatch.setattr(vocabulary_module, "train_vocabulary", spy)
+def test_a_vocabulary_sees_a_text_once_whatever_its_weight(tmp_path, trained, weight):
     load(tmp_path, data__train=(f"train*{weight}",))
-    assert counts == [2 * runs.SIZES["train"]]
+    assert trained == [2 * runs.SIZES["train"]]
 
 
 def test_validation_is_every_pair_once_in_batches_of_one_shape(tmp_path):
@@ -117,12 +115,9 @@ def test_validation_is_every_pair_once_in_batches_of_one_shape(tmp_path):
     batches = list(data.valid_batches(np.arange(data.valid_shape.rows)))
     assert len(batches) > 1
     for batch in batches:
-        assert [part.shape for part in jax.tree.leaves(batch.src)] == [
-            (data.valid_shape.rows, data.valid_shape.src_length)
-        ] * 3
-        assert [part.shape for part in jax.tree.leaves(batch.tgt)] == [
-            (data.valid_shape.rows, data.valid_shape.tgt_length)
-        ] * 3
+        for side, length in zip(batch[:2], data.valid_shape.lengths, strict=True):
+            shapes = [part.shape for part in jax.tree.leaves(side)]
+            assert shapes == [(data.valid_shape.rows, length)] * 3
     assert pairs_in(batches) == pairs_of(data.valid)
 
 

@@ -21,7 +21,7 @@ from transformer_jax.model.stacked_params import stacked
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.batches import Batch
 from transformer_jax.training.data import load_data
-from transformer_jax.training.elastic import Anchor, penalty_gradient, squared_gradients
+from transformer_jax.training.elastic import Anchor, squared_gradients
 from transformer_jax.training.step import accumulated_gradients, make_loss_fn, make_update
 from transformer_jax.use import origin as origins
 from transformer_jax.use.loading import load_model
@@ -47,17 +47,6 @@ def test_the_fisher_information_sums_the_squared_gradient_of_each_row():
             update = by_hand(table, row_of(batch, row), 0.0)
             wanted = wanted + (update.grad * update.tokens) ** 2
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
-
-
-def test_the_pull_is_the_gradient_of_the_penalty():
-    draws = np.random.default_rng(0).random((3, 4, 5))
-    new, old, fisher = ({"a": jnp.asarray(x, jnp.float32)} for x in draws)
-
-    def penalty(params):
-        return WEIGHT * (fisher["a"] * (params["a"] - old["a"]) ** 2).sum()
-
-    found = penalty_gradient(Anchor(old, fisher), new, WEIGHT)
-    np.testing.assert_allclose(found["a"], jax.grad(penalty)(new)["a"], rtol=1e-5)
 
 
 def test_an_update_adds_the_pull_to_the_gradient_of_a_subword_s_loss():

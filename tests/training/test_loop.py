@@ -4,7 +4,6 @@ import contextlib
 import json
 import logging
 import re
-import time
 from collections import Counter
 from types import SimpleNamespace
 
@@ -15,11 +14,9 @@ import pytest
 from tests import tiny_runs as runs
 from transformer_jax.config.train import TrainConfig
 from transformer_jax.runs.checkpoints import committed_steps
-from transformer_jax.runs.metrics import read_metrics
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.tables.collect import training_seconds
 from transformer_jax.training import loop
-from transformer_jax.training.data import TrainingData
 from transformer_jax.training.loop import Direction, _lacks_validation, _Observers
 from transformer_jax.training.patience import Patience
 from transformer_jax.training.program import compile_program
@@ -113,27 +110,6 @@ def test_accumulated_batches_are_the_same_batches_and_programs_compile_once(
     others = {name: count for name, count in compiled.items() if name not in announced}
     # Single operations outside a program: reading the learning rate, making a key.
     assert sum(others.values()) <= 20, others
-
-
-@pytest.mark.slow("trains a run")
-def test_validation_takes_no_time_in_the_rates_of_training(tmp_path, monkeypatch):
-    """Each validation moves the clock forward by 1,000 seconds."""
-    seconds = time.perf_counter
-    make_batches = TrainingData.valid_batches
-    passed = []
-
-    def slow(data, own_rows):
-        passed.append(1_000)
-        return make_batches(data, own_rows)
-
-    monkeypatch.setattr(TrainingData, "valid_batches", slow)
-    monkeypatch.setattr(time, "perf_counter", lambda: seconds() + sum(passed))
-    assert runs.train(tmp_path, train__steps=6, train__valid_every=2) == 0
-    assert len(passed) == 3
-    records = [record for record in read_metrics(tmp_path) if record["kind"] == "train"]
-    assert [record["step"] for record in records] == [3, 6]
-    # Some 1,000 tokens a line: about 1 a second if the validation before it counted.
-    assert min(record["target_tokens_per_second"] for record in records) > 10
 
 
 def test_only_the_main_direction_is_shown_and_sent_to_weights_and_biases(monkeypatch):

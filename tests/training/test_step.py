@@ -1,4 +1,4 @@
-"""One update: against a hand-written one, when it is skipped, and split into any parts."""
+"""One update: against a hand-written one, when it is skipped, split into parts; validation."""
 
 import dataclasses
 import functools
@@ -16,6 +16,8 @@ from tests.fixtures.tiny import (
     VOCABULARY,
     equations,
     lay_out,
+    model_inputs,
+    of_each_pair,
     random_pairs,
     random_params,
     relative_error,
@@ -24,7 +26,7 @@ from tests.fixtures.tiny import (
 )
 from tests.training.test_optimizer import AdamByHand
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.config.schema import Config
+from transformer_jax.config.schema import Config, MeshConfig
 from transformer_jax.config.train import TrainConfig
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.layers.dropout import hashed
@@ -43,6 +45,7 @@ from transformer_jax.training.step import (
     make_loss_fn,
     make_train_step,
 )
+from transformer_jax.training.validation import make_validate
 
 # Source subwords that make the toy model misbehave.
 INFINITE_LOSS, NAN_GRADIENT, NOISE = 38, 39, 40
@@ -364,9 +367,60 @@ def test_the_first_state_follows_from_the_seed_alone():
     one, again, other = start(3), start(3), start(4)
     assert_same(one, again)
     assert (one.key != other.key).any()
-    assert not np.allclose(one.params["embedding"]["table"], other.params["embedding"]["table"])
+    for where in (["embedding", "table"], ["encoder_layers", "self_attention", "query"]):
+        first, second = (functools.reduce(dict.get, where, x.params) for x in (one, other))
+        assert not np.allclose(first, second)
     # Dropout does not run on the numbers that made the weights.
     of_key = jax.jit(functools.partial(init_params, model))(jax.random.wrap_key_data(one.key))
     assert not np.allclose(one.params["embedding"]["table"], of_key["embedding"]["table"])
     assert (one.step, one.skipped, one.skipped_in_a_row) == (0, 0, 0)
     assert not any(x.any() for x in jax.tree.leaves((one.window, one.opt_state)))
+
+
+# Validation's numbers, from each pair's own log probabilities -----------------------------------
+
+VALID_PAIRS = random_pairs(1, [(3, 4), (5, 2), (6, 7), (2, 5), (7, 3)])
+VALID_ROWS = [[[0, 1], [2]], [[3, 4], []]]  # of two batches; the last row is empty
+
+
+def test_loss_accuracy_and_score_are_of_every_pair_once():
+    model = tiny_model(dropout=0.5)  # of which validation knows nothing
+    params = random_params(model)
+    batches = [lay_out(VALID_PAIRS, rows, 10, 10) for rows in VALID_ROWS]
+    shape = BatchShape(2, 10, 10)
+    data = types.SimpleNamespace(
+        valid_shape=shape,
+        valid_batches=lambda own: (jax.tree.map(lambda x: x[own], batch) for batch in batches),
+    )
+    mesh = make_mesh(MeshConfig())
+    loss = make_loss_fn(model, 0.0)
+    evaluate = jax.jit(lambda params, batch: loss(params, batch, None, None))
+    program = types.SimpleNamespace(mesh=mesh, evaluate=evaluate)
+
+    nats = right = count = 0
+    for number, (_, target) in enumerate(VALID_PAIRS):
+        alone = lay_out(VALID_PAIRS, [[number]], 8, 8)
+        logits = model.apply({"params": params}, *model_inputs(alone))
+        own = of_each_pair(np.asarray(logits, np.float64), alone, [[number]])[number]
+        own = own[:, :VOCABULARY]
+        chosen = own[np.arange(len(target)), target]
+        nats += (np.log(np.exp(own).sum(-1)) - chosen).sum()
+        right += int((own.argmax(-1) == target).sum())
+        count += len(target)
+
+    values, score = make_validate(data, program, None)(params)
+    assert values == pytest.approx(
+        {
+            "nats_per_token": nats / count,
+            "perplexity": np.exp(nats / count),
+            "token_accuracy": right / count,
+        },
+        rel=1e-5,
+    )
+    assert score == -values["nats_per_token"], "higher is better"
+
+    given = []
+    with_bleu = make_validate(data, program, lambda params: given.append(params) or 12.5)
+    values, score = with_bleu(params)
+    assert values["bleu"] == score == 12.5 and given == [params]
+    assert make_validate(data, program, lambda params: None)(params) is None, "a stop was requested"

@@ -5,12 +5,14 @@ import json
 import logging
 import math
 import signal
+import time
 from types import SimpleNamespace
 
 import pytest
 
 from tests import tiny_runs as runs
 from transformer_jax.runs.checkpoints import committed_steps
+from transformer_jax.runs.metrics import read_metrics
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.training import loop, stopping
 from transformer_jax.training.patience import Patience, past_scores
@@ -39,6 +41,7 @@ def test_a_later_signal_has_its_usual_effect_and_the_same_one_twice_counts_once(
 
 
 def test_afterwards_signals_are_handled_as_before():
+    assert {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2} < {*asking()}
     before = [signal.getsignal(number) for number in asking()]
     with StopRequest():
         assert all(signal.getsignal(number) not in before for number in asking())
@@ -114,17 +117,20 @@ def test_scores_of_the_past_are_those_of_validations_up_to_a_step(tmp_path):
 def train(tmp_path, monkeypatch):
     """Trains a run whose validations have these scores, not the model's, and stops it at a step.
 
-    None is a validation that a signal stops.
+    None is a validation that a signal stops. Each moves the clock forward by 1,000 seconds.
     """
+    seconds, clock = time.perf_counter, list[int]()
 
     def run(scores: list[float | None], stop: int, **changes) -> None:
         left = iter(scores)
 
         def validate(params):
+            clock.append(1_000)
             score = next(left)
             return None if score is None else ({"nats_per_token": -score}, score)
 
         monkeypatch.setattr(loop, "make_validate", lambda *_: validate)
+        monkeypatch.setattr(time, "perf_counter", lambda: seconds() + sum(clock))
         monkeypatch.setattr(loop.StopRequest, "at_step", lambda self, n: n == stop)
         assert runs.train(tmp_path, **KEYS, **changes) == 0
 
@@ -152,6 +158,10 @@ def test_a_stopped_run_ends_where_the_scores_of_all_validations_say_and_keeps_it
     assert "that of step 4" in caplog.text and "trained to step 10" in caplog.text
     valid = [one["step"] for one in runs.metrics(tmp_path) if one["kind"] == "valid"]
     assert valid == [2, 4, 6, 8, 10]
+    lines = [one for one in read_metrics(tmp_path) if one["kind"] == "train"]
+    assert [one["step"] for one in lines] == [3, 6, 9]
+    # Some 1,000 tokens a line: about 1 a second if the validation before it counted.
+    assert min(one["target_tokens_per_second"] for one in lines) > 10
     assert committed_steps(tmp_path / "checkpoints") == [4, 10]  # the best and the last
     # Called again, it does nothing: no data, program or checkpoints are used.
     config = runs.tiny_config(**KEYS, **changes)

@@ -173,21 +173,6 @@ def test_each_direction_is_an_ordinary_run(trained, tmp_path, capsys):
     assert runs.contents(alone / "checkpoints") == before
 
 
-@pytest.mark.slow("trains two runs")
-def test_without_a_bonus_the_run_is_that_of_one_direction(trained):
-    """Same seed, same batches; the metrics agree to the rounding of another program."""
-    both, one = (runs.metrics(folder)[:3] for folder in (trained, runs.trained_run()))
-    assert [record["step"] for record in both] == [3, 6, 6]
-    one = {record["step"]: record for record in one if record["kind"] == "train"}
-    for record in both[:2]:
-        assert 0 < record.pop("agreement_per_token") < 1
-        del record["kind"], one[record["step"]]["kind"]
-        assert record == pytest.approx(one[record["step"]], rel=1e-5)
-    back = runs.metrics(trained / "reverse")[0]
-    assert back["nats_per_token"] != both[0]["nats_per_token"]
-    assert back["target_tokens_per_step"] != both[0]["target_tokens_per_step"]
-
-
 @pytest.mark.slow("trains runs")
 def test_a_run_can_start_from_two_trained_directions(trained, tmp_path, capsys):
     """After one step of Adam, of at most 1e-3, the weights are still near those it began with."""

@@ -56,15 +56,7 @@ def rates(values: dict[str, float]) -> tuple[float, float]:
     return values["source_tokens_per_second"], values["target_tokens_per_second"]
 
 
-def test_rates_are_of_the_tokens_and_the_seconds_since_the_last_call(clock):
-    read = make_reader()
-    clock.now += 4
-    assert rates(read(state(src_tokens=600, tgt_tokens=400))) == (150, 100)
-    clock.now += 2
-    assert rates(read(state(src_tokens=80, tgt_tokens=60))) == (40, 30)
-
-
-def test_a_resumed_run_s_rates_leave_out_the_tokens_before_it(clock):
+def test_rates_are_since_the_last_call_and_a_resumed_run_s_leave_out_the_tokens_before_it(clock):
     read = make_reader(before=window(src_tokens=500, tgt_tokens=300, steps=3))
     clock.now += 2
     values = read(state(src_tokens=600, tgt_tokens=400, nats=800))
