@@ -14,6 +14,7 @@ import pytest
 from tests import tiny_runs as runs
 from transformer_jax.config.train import TrainConfig
 from transformer_jax.runs.checkpoints import committed_steps
+from transformer_jax.runs.metrics import read_metrics
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.tables.collect import training_seconds
 from transformer_jax.training import loop
@@ -143,6 +144,7 @@ def test_no_direction_begins_a_checkpoint_before_both_have_written_the_one_befor
 
     directions = [Direction(None, None, None, Recorder()) for _ in range(2)]
     observers = SimpleNamespace(directions=directions, program=SimpleNamespace(to_save=str.upper))
+    observers._paused = lambda states: contextlib.nullcontext()
     _Observers.save(observers, 5, ("forward", "reverse"), [1.5, None])
     assert calls == [("check", True)] * 2 + [("FORWARD", 5, 1.5), ("REVERSE", 5, None)]
 
