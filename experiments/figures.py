@@ -220,6 +220,8 @@ def by_length(found: Any, out: Path) -> list[Part]:
     scores = found.scores
     if scores.wer is not None:
         return [Text("Sources are recordings or pictures, which have no words.")]
+    if sum(" " in line.strip() for line in sources) < len(sources) / 2:
+        return [Text("Most sources have no spaces, so their words cannot be counted.")]
     buckets = bleu_by_length(sources, hypotheses, references, scores.bleu_signature)
     record = {"evaluation": found.hypotheses.stem, "direction": scores.direction}
     record |= {"bleu": scores.bleu, "signature": scores.bleu_signature}

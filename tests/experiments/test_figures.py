@@ -214,6 +214,17 @@ def test_a_given_sentence_has_to_fit_the_run(monkeypatch, tmp_path):
         figures.draw_attention(asked)
 
 
+def test_sources_without_spaces_have_no_words_to_count(tmp_path):
+    (tmp_path / "x.txt").write_text("a\nb\n")
+    found = SimpleNamespace(
+        hypotheses=tmp_path / "x.txt",
+        pairs=[("我是", "a"), ("你好", "b")],
+        scores=SimpleNamespace(wer=None),
+    )
+    [part] = figures.by_length(found, tmp_path)
+    assert "no spaces" in part.text
+
+
 @pytest.mark.parametrize(
     ("source", "directions", "src", "sources", "built_in"),
     [

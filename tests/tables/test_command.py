@@ -1,11 +1,14 @@
 """An experiment run for real, as its user would: shrunken, on the built-in corpus."""
 
 import errno
+import io
+import logging
 import os
 import shutil
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -30,6 +33,7 @@ from transformer_jax.tables.launch import LONGEST_REASON, run_commands
 from transformer_jax.tables.live import LiveTable, progress_of
 from transformer_jax.tables.report import Output, draw_attention
 from transformer_jax.tables.results import Answer, read_results, write_answers, write_results
+from transformer_jax.use.command_line import log_handler
 
 ROOT = Path(__file__).parent.parent.parent
 TINY = {
@@ -524,14 +528,25 @@ def test_progress_is_read_from_the_run_s_folder(tmp_path):
     record = '{"step": 40, "kind": "train"}\n{"step": 41, "ki'
     (job.folder / "metrics.jsonl").write_text('{"step": 20, "kind": "train"}\n' + record)
     assert progress_of(job) == ("running", 40)
+    assert progress_of(job, since=time.time() + 9) == ("waiting", 40), "an earlier call's log"
     table = LiveTable([job])
+    assert table.tasks[0].start_time is None
     table.look()
+    assert table.tasks[0].start_time is not None
     assert [(one.completed, one.total) for one in table.tasks] == [(40, 100), (40, 100)]
     assert [one.fields["state"] for one in table.tasks] == ["running", ""]
     table.ended(job, "it broke")
     table.look()
     assert [one.fields["state"] for one in table.tasks] == ["it broke", "1 of 1"]
     assert table.get_renderables()
+
+
+def test_log_lines_go_where_standard_error_goes_now(monkeypatch):
+    """A live table shows them above itself, although it is opened later."""
+    handler = log_handler()
+    monkeypatch.setattr(sys, "stderr", now := io.StringIO())
+    handler.emit(logging.makeLogRecord({"msg": "said"}))
+    assert now.getvalue().endswith(" said\n")
 
 
 @pytest.mark.parametrize(

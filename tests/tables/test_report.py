@@ -7,6 +7,7 @@ import pytest
 
 from tests.tables.test_statistics import line
 from transformer_jax.reporting.page import Text
+from transformer_jax.reporting.plots import new_figure
 from transformer_jax.tables import command, report
 from transformer_jax.tables.experiment import Experiment, Scale, make_jobs
 from transformer_jax.tables.report import Output, curves_figure, row_figure, update_significance
@@ -182,6 +183,23 @@ def test_a_page_says_which_text_is_the_reference_and_which_the_translation(tmp_p
     page = report.write_report(EXPERIMENT, "small", output, lines, "python x")
     text = page.read_text()
     assert re.search(r"source +the src\s+reference +the ref\s+translation +the hyp", text)
+
+
+def test_rows_and_the_line_of_the_base_are_as_in_the_table(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(
+        report, "row_figure", lambda *given: drawn.append(given) or new_figure(1, 1)
+    )
+    scale = EXPERIMENT.scales["small"]._replace(rows=("b", "a"))
+    experiment = EXPERIMENT._replace(scales={"small": scale}, metrics=("bleu",))
+    lines = [line("a", 0, 1.0), line("b", 0, 2.0)]
+    report.write_report(experiment, "small", Output(tmp_path), lines, "python x")
+    [(known, _, _, _, base)] = drawn
+    assert [*known] == ["b", "a"] and base == "b"
+    monkeypatch.undo()
+    axes = row_figure(known, experiment, "bleu", str, "a").axes[0]
+    assert [*axes.lines[-1].get_xdata()] == [1.0, 1.0]
+    assert len(row_figure(known, experiment, "bleu", str, "c").axes[0].lines) < len(axes.lines)
 
 
 def test_rows_whose_ratio_is_large_have_a_log_axis_but_not_their_bleu():

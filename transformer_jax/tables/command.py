@@ -321,6 +321,9 @@ def _run_missing(
 ) -> list[str]:
     """Runs jobs and records each one when it ends; returns one message for each failed job."""
     failed, base = list[str](), experiment.shown(values["scale"])[0]
+    if values["minutes"] is not None and values["launcher"] == "local":
+        missing = _paced(missing, values, output)
+        check_results(missing)
     with LiveTable(missing) as table:
 
         def done(job: Job, reason: str) -> None:
@@ -335,9 +338,6 @@ def _run_missing(
                 failed.append(f"{job.label}: {reason} (log: {log_file(job)})")
 
         if values["launcher"] == "local":
-            if values["minutes"] is not None:
-                missing = _paced(missing, values, output)
-                check_results(missing)
             run_here(missing, done, values["jobs"])
         elif values["launcher"] == "slurm":
             if values["minutes"] is not None:

@@ -1,6 +1,7 @@
 """A live table of runs: which are at work, how far, and the time left."""
 
 import logging
+import time
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console, RenderableType
@@ -16,13 +17,18 @@ REFRESH_SECONDS = 2.0
 SPEED_SECONDS = 3_600.0  # the time left follows from the steps of the last hour
 
 
-def progress_of(job: Job) -> tuple[str, int]:
-    """The state of a job that has not ended, and its last step, read from its folder."""
+def progress_of(job: Job, since: float = 0.0) -> tuple[str, int]:
+    """The state of a job that has not ended, and its last step, read from its folder.
+
+    It is at work if its log was written `since`.
+    """
     try:
         steps = [m["step"] for m in read_metrics(job.folder) if m["kind"] == "train"]
     except RunError:  # nothing is written yet
         steps = []
-    return "running" if log_file(job).exists() else "waiting", max(steps, default=0)
+    file = log_file(job)
+    is_running = file.exists() and file.stat().st_mtime >= since
+    return "running" if is_running else "waiting", max(steps, default=0)
 
 
 class LiveTable(Progress):
@@ -34,6 +40,7 @@ class LiveTable(Progress):
     def __init__(self, jobs: Sequence[Job]):
         self._jobs: dict[TaskID, Job] = {}  # the job of each line
         self._ended: dict[str, str] = {}  # label -> why it failed, or "done"
+        self._begun = time.time() - 1  # file systems round
         console = Console(stderr=True)
         super().__init__(
             TextColumn("{task.description}", markup=False),
@@ -47,7 +54,7 @@ class LiveTable(Progress):
         )
         steps = [job.config().train.steps for job in jobs]
         for job, total in zip(jobs, steps, strict=True):
-            self._jobs[self.add_task(job.label, total=total, state="")] = job
+            self._jobs[self.add_task(job.label, start=False, total=total, state="")] = job
         self._all = self.add_task("all", total=sum(steps), state="")
 
     def ended(self, job: Job, reason: str) -> None:
@@ -60,7 +67,9 @@ class LiveTable(Progress):
     def look(self) -> None:
         """Brings the lines up to date with the runs' folders."""
         for line, job in self._jobs.items():
-            state, step = progress_of(job)
+            state, step = progress_of(job, self._begun)
+            if state == "running" and self.tasks[line].start_time is None:
+                self.start_task(line)  # its time is its own
             self.update(line, completed=step, state=self._ended.get(job.label, state))
         if self._jobs:
             self.update(self._all, completed=sum(line.completed for line in self.tasks[:-1]))

@@ -185,7 +185,8 @@ def write_report(
     counted: Counted = MappingProxyType({}),
 ) -> Path:
     """Writes table, plots and page, with the findings above the table; returns the page's path."""
-    order = {row: n for n, row in enumerate(experiment.rows)}
+    every = dict.fromkeys((*experiment.shown(scale), *experiment.rows))
+    order = {row: n for n, row in enumerate(every)}
     known = [line for line in lines if line.row in order]
     for row in dict.fromkeys(line.row for line in lines if line.row not in order):
         log.warning("%s has %r, which is no row of this table", output.results, row)
@@ -289,19 +290,21 @@ def _row_plots(
     experiment: Experiment, scale: str, output: Output, lines: Sequence[Line]
 ) -> list[Part]:
     """One plot per metric; a line of text for the metrics that are equal in all rows."""
+    shown = experiment.shown(scale)
     equal: list[str] = []
     pictures: list[Part] = []
     for name in experiment.metrics:
         metric = METRICS[name]
         path = output.folder / f"{name}.png"
-        found = {row: of_row(lines, row, name) for row in experiment.rows}
+        found = {row: of_row(lines, row, name) for row in shown}
         known = {row: summary for row, summary in found.items() if summary}
         values = {text_of(summary, metric.text) for summary in known.values()}
         if len(values) == 1:
             path.unlink(missing_ok=True)  # an earlier report left it
             equal.append(f"{metric.label} {values.pop()}")
         elif known:
-            figure = row_figure(known, experiment, name, experiment.scales[scale].label)
+            label = experiment.scales[scale].label
+            figure = row_figure(known, experiment, name, label, shown[0])
             save_figure(figure, path)
             pictures.append(Picture(path, f"{metric.label} of each row"))
     note = Text(f"The same in every finished row: {'; '.join(equal)}.")
@@ -313,14 +316,16 @@ def row_figure(
     experiment: Experiment,
     name: str,
     label: Callable[[str], str] = str,
+    base: str = "",
 ) -> "Figure":
-    """A dot per row with its deviation, and the paper's figure.
+    """A dot per row with its deviation, and the paper's figure; a line at the base row.
 
     Args:
       known: the summaries of the finished rows, in the table's order.
       experiment: it has the paper's figures.
       name: one of METRICS.
       label: what a row is called.
+      base: the row that others are compared with; without it there is no line.
     """
     from matplotlib.ticker import FuncFormatter
 
@@ -330,7 +335,8 @@ def row_figure(
     shown = [summary.mean for summary in known.values()]
     deviations = [summary.deviation or 0.0 for summary in known.values()]
     axes.errorbar(shown, heights, xerr=deviations, fmt="o", color=BLUE, capsize=3, label="here")
-    axes.axvline(shown[0], color=BLUE, linewidth=0.8, alpha=0.5)
+    if base in known:
+        axes.axvline(known[base].mean, color=BLUE, linewidth=0.8, alpha=0.5)
     printed = [experiment.paper.get(row, {}).get(name) for row in known]
     paper = {height: value for height, value in enumerate(printed) if value is not None}
     if paper and not _far(shown, [*paper.values()]):
@@ -361,7 +367,8 @@ def _far(here: Sequence[float], paper: Sequence[float]) -> bool:
 
 def curves_figure(lines: Sequence[Line], label: Callable[[str], str] = str) -> "Figure":
     """Perplexity of the validation split over the steps: a color per row, a line per seed."""
-    figure = new_figure(8.0, 4.5)
+    rows = len({line.row for line in lines})
+    figure = new_figure(8.0, max(4.5, 0.5 + 0.15 * rows))  # the legend has a line for each
     axes = figure.add_subplot()
     styles: dict[str, Any] = {}
     for line in [line for line in lines if line.validations()]:

@@ -13,7 +13,7 @@ import select
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TextIO
 
 from absl import flags
 
@@ -319,9 +319,20 @@ def set_up_logs(quiet: bool = False) -> None:
         sys.unraisablehook = UnraisableHook(sys.unraisablehook)  # type: ignore[assignment]
 
 
+class _StandardError(logging.StreamHandler[TextIO]):
+    """Writes to what `sys.stderr` is now: a live table puts lines above it in its place."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> TextIO:  # type: ignore[override]
+        return sys.stderr
+
+
 def log_handler() -> logging.Handler:
     """Writes log records to standard error, a time and a message a line."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _StandardError()
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
     return handler
 
