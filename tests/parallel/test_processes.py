@@ -7,15 +7,19 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests import tiny_runs as runs
+from tests.runs.test_weights import shapes
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.schema import Config
-from transformer_jax.errors import ConfigError, UserError
+from transformer_jax.errors import ConfigError, DataError, RunError, UserError
 from transformer_jax.parallel import processes
-from transformer_jax.use.train import train
+from transformer_jax.runs.run_folder import RunFolder
+from transformer_jax.runs.weights import load_params
+from transformer_jax.use.train import _load, train
 
 ROOT = Path(__file__).parents[2]
 LINES = ["The dog sleeps.", "", "A man buys the house.", "Anna laughed.", "We see them."] * 3
@@ -207,6 +211,20 @@ def test_a_process_that_stops_with_others_waits_for_nobody(
     assert ended == [2]
     written = capsys.readouterr().err
     assert ("ValueError: a bug" in written) == ("process 1 of 2 stops" in written) == has_traceback
+
+
+def test_processes_with_other_files_stop_before_they_train(monkeypatch):
+    """Paths may differ, and what is there may not."""
+    run = RunFolder(runs.trained_run())
+    data = SimpleNamespace(fingerprints=("a", "b"), vocabulary=SimpleNamespace(digest="c"))
+    monkeypatch.setattr("transformer_jax.use.train.load_data", lambda *_: data)
+    monkeypatch.setattr("transformer_jax.use.train.with_teacher", lambda data, *_: data)
+    monkeypatch.setattr(processes, "gather", lambda own: [own, [*own[:2], "other"]])
+    with pytest.raises(DataError, match="process 1 has other text, another vocabulary or another"):
+        _load(Config(), run)
+    monkeypatch.setattr(processes, "gather", lambda own: [own, "other"])
+    with pytest.raises(RunError, match="process 1 has other weights than process 0 in .*/40, or"):
+        load_params(run, "latest", shapes())
 
 
 def test_processes_with_other_configs_stop_before_they_train(monkeypatch):

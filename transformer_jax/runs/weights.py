@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import hashlib
 import logging
 import math
 import re
@@ -48,7 +49,15 @@ def load_params(run: RunFolder, which: str, like: Params) -> tuple[Params, str]:
     """
     from transformer_jax.runs.orbax_files import read_step
 
-    folder = Path(processes.first_does(lambda: str(_find(run, which))))
+    # Each process has a path of its own to the run, whose weights must be the same.
+    name = processes.first_does(lambda: str(_find(run, which).relative_to(run.path)))
+    folder = Path(run.path, name)
+    sums = processes.gather(_sum_of(manifest_of(folder)))
+    if others := [number for number, own in enumerate(sums) if own != sums[0]]:
+        raise RunError(
+            f"process {others[0]} has other weights than process 0 in {folder}, or none: give "
+            "every machine the same run."
+        )
     wrong = processes.first_does(lambda: damaged_file(folder))
     if wrong:
         fix = (
@@ -81,6 +90,13 @@ def load_params(run: RunFolder, which: str, like: Params) -> tuple[Params, str]:
     if step != folder.name:
         raise RunError(f"{folder} is the checkpoint of step {step}, under another name.")
     return params, folder.name
+
+
+def _sum_of(file: Path) -> str:
+    """The SHA-256 sum of a file; "" if it cannot be read."""
+    with contextlib.suppress(OSError):
+        return hashlib.sha256(file.read_bytes()).hexdigest()
+    return ""
 
 
 def _read_params(folder: Path, like: Params) -> Params:

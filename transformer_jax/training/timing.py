@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 
 from transformer_jax.config.schema import Config
+from transformer_jax.parallel import processes
 from transformer_jax.parallel.mesh import own_rows, put_rows
 from transformer_jax.training.data import TrainingData
 from transformer_jax.training.program import Program
@@ -68,7 +69,8 @@ def measure(
             jax.block_until_ready(states)
             taken = step
             start = start or time.monotonic()
-            if step and time.monotonic() - start > for_seconds:
+            # One clock decides for all processes, which take the same updates.
+            if step and processes.first_does(lambda: time.monotonic() - start > for_seconds):  # noqa: B023
                 break
     per_step = (time.monotonic() - start) / taken
     batches.close()

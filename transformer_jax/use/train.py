@@ -136,7 +136,7 @@ def _dry_run(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
     """
     processes.first_does(lambda: _check_folder(run, config, lock=False))
     try:
-        data = with_teacher(load_data(config, run), config, run)
+        data = _load(config, run)
     except DataError as error:
         if config.data.source != "tfds":
             raise
@@ -213,7 +213,7 @@ def _train_in(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
     Raises:
       Interrupted: a signal came.
     """
-    data = with_teacher(load_data(config, run), config, run)
+    data = _load(config, run)
     program, described = _program(config, data, mesh, force)
     for line in described:
         log.info(line)
@@ -253,6 +253,23 @@ def _train_in(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
             f"{committed_steps(run.checkpoints)[-1]}; the same command continues from there.",
         )
     log.info("trained to step %d", last)
+
+
+def _load(config: Config, run: RunFolder) -> TrainingData:
+    """The run's data, with what a teacher predicts.
+
+    Raises:
+      UserError: it cannot be read, or processes, each of which reads its own files, differ in it.
+    """
+    data = with_teacher(load_data(config, run), config, run)
+    first, *others = processes.gather([*data.fingerprints, data.vocabulary.digest])
+    for number, other in enumerate(others, start=1):
+        if other != first:
+            raise DataError(
+                f"process {number} has other text, another vocabulary or another teacher than "
+                "process 0: give every machine the same files."
+            )
+    return data
 
 
 def _prepare(config: Config, sizes: Sizes, shape: BatchShape) -> None:
