@@ -93,9 +93,9 @@ def load_params(run: RunFolder, which: str, like: Params) -> tuple[Params, str]:
 
 
 def _sum_of(file: Path) -> str:
-    """The SHA-256 sum of a file; "" if it cannot be read."""
+    """The SHA-256 sum of a file; "" if it cannot be read, as a pipe."""
     with contextlib.suppress(OSError):
-        return hashlib.sha256(file.read_bytes()).hexdigest()
+        return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
     return ""
 
 
