@@ -104,7 +104,7 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
 
 
 EXPERIMENT = Experiment(
-    "agreement", ROWS, {"small": SHORT_DEMO}, __doc__, findings=findings, fixed=("data", *WATCHING)
+    "agreement", ROWS, {"small": SHORT_DEMO}, __doc__, findings=findings, fixed=WATCHING
 )
 
 if __name__ == "__main__":

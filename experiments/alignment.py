@@ -173,7 +173,7 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
 
 
 EXPERIMENT = Experiment(
-    "alignment", ROWS, {"small": SHORT_DEMO}, __doc__, findings=findings, fixed=("data", *WATCHING)
+    "alignment", ROWS, {"small": SHORT_DEMO}, __doc__, findings=findings, fixed=WATCHING
 )
 
 if __name__ == "__main__":

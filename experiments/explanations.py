@@ -132,12 +132,7 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
 
 ROWS = {row: ALIGNED[row] for row in (BASE, AVOIDED)}
 EXPERIMENT = Experiment(
-    "explanations",
-    ROWS,
-    {"small": SHORT_DEMO},
-    __doc__,
-    findings=findings,
-    fixed=("data", *WATCHING),
+    "explanations", ROWS, {"small": SHORT_DEMO}, __doc__, findings=findings, fixed=WATCHING
 )
 
 if __name__ == "__main__":

@@ -97,12 +97,7 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
 
 
 EXPERIMENT = Experiment(
-    "hard_attention",
-    ROWS,
-    {"small": SHORT_DEMO},
-    __doc__,
-    findings=findings,
-    fixed=("data", *WATCHING),
+    "hard_attention", ROWS, {"small": SHORT_DEMO}, __doc__, findings=findings, fixed=WATCHING
 )
 
 if __name__ == "__main__":

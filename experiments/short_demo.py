@@ -14,9 +14,9 @@ SHORT_DEMO = Scale(
     seeds=(0, 1, 2),
     compared=False,
 )
-# Keys that decide which layer is watched: the first of two.
-WATCHING = ("model.watched_layer", "model.watched_heads", "model.num_layers")
-WATCHING += ("model.num_decoder_layers",)
+# What findings about the watched layer rely on: the built-in text, and that the layer is the first.
+WATCHING = ("data", "model.watched_layer", "model.watched_heads")
+WATCHING += ("model.num_layers", "model.num_decoder_layers")
 
 
 def updates(count: int, every: int | None = None) -> Overrides:

@@ -384,7 +384,7 @@ VALID_ROWS = [[[0, 1], [2]], [[3, 4], []]]  # of two batches; the last row is em
 
 
 def test_loss_accuracy_and_score_are_of_every_pair_once():
-    model = tiny_model(dropout=0.5)  # of which validation knows nothing
+    model = tiny_model(dropout=0.5)  # validation has none
     params = random_params(model)
     batches = [lay_out(VALID_PAIRS, rows, 10, 10) for rows in VALID_ROWS]
     shape = BatchShape(2, 10, 10)

@@ -39,7 +39,7 @@ from transformer_jax.text.corpora import TextPairs, open_corpus
 from transformer_jax.text.documents import InContext
 from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.text.lines import TextLines
-from transformer_jax.text.mixture import plain_parts
+from transformer_jax.text.mixture import as_asked, plain_parts
 from transformer_jax.training.line_checks import LANGUAGE_GAP, Language, warn_of_texts
 from transformer_jax.use.loading import (
     NO_OVERRIDES,
@@ -306,14 +306,9 @@ def _parts_of(config: Config, text: _Text) -> list[_Text]:
     """
     asked = Text.of(text.split or "")
     given = {"valid": config.data.valid, "test": config.data.test}.get(asked.stem, ())
-    directions = config.data.directions
-    if asked.direction:
-        directions = (asked.direction,)
-        given = tuple(one for one in given if Text.of(one).direction in ("", asked.direction))
-    stems = [
-        one._replace(tag=asked.tag or one.tag).name
-        for one in directed(map(Text.of, given), directions)
-    ]
+    is_named = asked.direction or asked.tag
+    every = directed(map(Text.of, given), config.data.directions)
+    stems = [one.name for one in (as_asked(asked, given) if is_named else every)]
     if len(stems) < 2:
         return []
     parts = []

@@ -18,7 +18,7 @@ from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.parallel import processes
 from transformer_jax.text.built_in_corpus import AlignedPair
-from transformer_jax.text.features import FeatureReader
+from transformer_jax.text.features import FeatureReader, contents
 from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.text.lines import is_text
 from transformer_jax.text.sources import encode_sources
@@ -197,10 +197,8 @@ class LineTranslator:
         ]
 
     def content(self, lines: Sequence[str]) -> Iterator[str]:
-        """What sources are known by: the lines, or what the files have that they name."""
-        if self.read is None:
-            return iter(lines)
-        return (digest.hex() for digest in self.read.digests(lines))
+        """What sources are known by; see `contents`."""
+        return contents(lines, self.read)
 
     def with_target(self, line: str) -> str:
         """A source line with the code of its target language, which decode.to or itself names.

@@ -180,6 +180,12 @@ def gather(value: Any) -> list[Any]:
     return [json.loads(text) for text in texts]
 
 
+def first_unlike(value: Any) -> int | None:
+    """The first process whose value is not that of process 0, or None; all must call this."""
+    first, *others = gather(value)
+    return next((number for number, own in enumerate(others, start=1) if own != first), None)
+
+
 def first_does(action: Callable[[], T]) -> T:
     """Calls `action` on process 0 only and returns its result on all; all must call this.
 

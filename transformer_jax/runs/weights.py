@@ -52,11 +52,10 @@ def load_params(run: RunFolder, which: str, like: Params) -> tuple[Params, str]:
     # Each process has a path of its own to the run, whose weights must be the same.
     name = processes.first_does(lambda: str(_find(run, which).relative_to(run.path)))
     folder = Path(run.path, name)
-    sums = processes.gather(_sum_of(manifest_of(folder)))
-    if others := [number for number, own in enumerate(sums) if own != sums[0]]:
+    if (number := processes.first_unlike(_sum_of(manifest_of(folder)))) is not None:
         raise RunError(
-            f"process {others[0]} has other weights than process 0 in {folder}, or none: give "
-            "every machine the same run."
+            f"process {number} has other weights than process 0 in {folder}, or none: give every "
+            "machine the same run."
         )
     wrong = processes.first_does(lambda: damaged_file(folder))
     if wrong:

@@ -95,7 +95,7 @@ def collect(job: Job) -> Line:
 
 
 def _devices(mesh: MeshConfig, all_devices: int) -> int:
-    """How many devices a mesh has: -1 stands for all that are left."""
+    """How many devices a mesh has. An axis of -1 takes all that the others leave."""
     sizes = [getattr(mesh, field.name) for field in dataclasses.fields(mesh)]
     return all_devices if -1 in sizes else math.prod(sizes)
 

@@ -1,7 +1,7 @@
 """The texts of runs, by their SHA-256 sums: those of one table must be the same."""
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from transformer_jax.config.data import DataConfig
@@ -12,7 +12,7 @@ from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.tables.experiment import Job
 from transformer_jax.tables.results import Line
 from transformer_jax.text.corpora import open_corpus
-from transformer_jax.text.features import FeatureReader
+from transformer_jax.text.features import FeatureReader, contents
 from transformer_jax.text.vocabulary import load_vocabulary
 
 # Texts of a run. The sums of the first two are in its corpus.sha256, those of the scored split in
@@ -35,14 +35,11 @@ def text_sums(data: DataConfig, split: str) -> dict[str, str]:
     """SHA-256 sums of the texts here: of training, of validation, and of both sides of `split`."""
     corpus = open_corpus(data)
     pairs = corpus.split(split)
-    sources: Iterable[str] = (pair.src for pair in pairs)
-    if data.src_kind != "text":  # what is in the files that the lines name, as in `evaluate`
-        reader = FeatureReader(data, data.path)
-        sources = (digest.hex() for digest in reader.digests([pair.src for pair in pairs]))
+    reader = FeatureReader(data, data.path) if data.src_kind != "text" else None
     return {
         TRAIN: corpus.fingerprint("train"),
         VALID: corpus.fingerprint("valid"),
-        SOURCES: text_digest(sources),
+        SOURCES: text_digest(contents([pair.src for pair in pairs], reader)),
         REFERENCES: text_digest(pair.tgt for pair in pairs),
     }
 

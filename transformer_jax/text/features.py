@@ -145,3 +145,8 @@ def _where(number: int | None) -> str:
 def _digest(path: Path, size: int, modified_ns: int) -> bytes:
     """SHA-256 of a file; another size or time of its last change is another file."""
     return file_digest(path)
+
+
+def contents(lines: Iterable[str], read: FeatureReader | None) -> Iterator[str]:
+    """What source lines are known by: themselves, or what the files have that they name."""
+    return iter(lines) if read is None else (digest.hex() for digest in read.digests(lines))

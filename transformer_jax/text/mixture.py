@@ -8,7 +8,7 @@ subword each, so that whatever reads lines needs to know nothing about it.
 import dataclasses
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -111,13 +111,9 @@ class MixedCorpus:
             )
         if asked.stem not in SPLITS:
             return [_Part(asked, self._corpus(asked, "test"), "test")]
-        own = map(Text.of, parts_of(self.data, asked.stem))
         return [
-            self._part(
-                text._replace(direction=asked.direction, tag=asked.tag or text.tag), asked.stem
-            )
-            for text in own
-            if text.direction in ("", asked.direction)
+            self._part(text, asked.stem)
+            for text in as_asked(asked, parts_of(self.data, asked.stem))
         ]
 
     def split(self, name: str) -> Mixed:
@@ -178,6 +174,15 @@ class MixedCorpus:
         if data not in self._opened:
             self._opened[data] = self._open(data)
         return self._opened[data]
+
+
+def as_asked(asked: Text, given: Iterable[str]) -> list[Text]:
+    """The texts of a split that can be read as asked, in that direction and with that tag."""
+    return [
+        text._replace(direction=asked.direction, tag=asked.tag or text.tag)
+        for text in map(Text.of, given)
+        if text.direction in ("", asked.direction)
+    ]
 
 
 def plain_corpora(corpus: Any) -> list[Any]:

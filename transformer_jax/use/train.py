@@ -259,16 +259,15 @@ def _load(config: Config, run: RunFolder) -> TrainingData:
     """The run's data, with what a teacher predicts.
 
     Raises:
-      UserError: it cannot be read, or processes, each of which reads its own files, differ in it.
+      UserError: it cannot be read, or it is not the same in every process.
     """
     data = with_teacher(load_data(config, run), config, run)
-    first, *others = processes.gather([*data.fingerprints, data.vocabulary.digest])
-    for number, other in enumerate(others, start=1):
-        if other != first:
-            raise DataError(
-                f"process {number} has other text, another vocabulary or another teacher than "
-                "process 0: give every machine the same files."
-            )
+    number = processes.first_unlike([*data.fingerprints, data.vocabulary.digest])
+    if number is not None:
+        raise DataError(
+            f"process {number} has other text, another vocabulary or another teacher than "
+            "process 0: give every machine the same files."
+        )
     return data
 
 
