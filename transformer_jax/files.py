@@ -151,8 +151,13 @@ def read_utf8(path: Path) -> str:
         ) from None
 
 
-def read_csv(path: Path, head: Sequence[str]) -> list[tuple[int, list[str]]]:
+def read_csv(path: Path, head: Sequence[str], newer: int = 0) -> list[tuple[int, list[str]]]:
     """The rows below the head of a table that `write_csv` wrote, with their line numbers.
+
+    Args:
+      path: the file.
+      head: the names of the columns.
+      newer: how many of the last columns an older file may lack.
 
     Raises:
       DataError: the file cannot be read, has other columns, or a line has not one cell for each.
@@ -162,12 +167,13 @@ def read_csv(path: Path, head: Sequence[str]) -> list[tuple[int, list[str]]]:
         lines = [(reader.line_num, cells) for cells in reader if cells]
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: {error}. Correct that line.") from None
-    if not lines or lines[0][1] != list(head):
+    columns = len(lines[0][1]) if lines else 0
+    if columns < len(head) - newer or lines[0][1] != list(head[:columns]):
         raise DataError(f"{path}, line 1: its columns are not {', '.join(head)}.")
     for number, cells in lines:
-        if len(cells) != len(head):
+        if len(cells) != columns:
             raise DataError(
-                f"{path}, line {number}: it has {len(cells)} cells, but the table has {len(head)} "
+                f"{path}, line {number}: it has {len(cells)} cells, but the table has {columns} "
                 "columns. Correct that line; a cell with a comma is put in quotation marks."
             )
     return lines[1:]
@@ -183,6 +189,7 @@ def read_table(
     Args:
       path: the file.
       kind: the NamedTuple of a row. The first two columns name a row, so no two rows share both.
+        An older file may lack columns that have a default.
       ranges: the least and the largest number in a column, which is then not NaN; in other columns
         numbers are finite and not below 0, or NaN.
 
@@ -194,9 +201,9 @@ def read_table(
         return []
     rows = list[Any]()
     first_numbers = dict[tuple[Any, ...], int]()
-    for number, cells in read_csv(path, kind._fields):
+    for number, cells in read_csv(path, kind._fields, len(kind._field_defaults)):
         values = list[Any]()
-        for (name, convert), text in zip(kind.__annotations__.items(), cells, strict=True):
+        for (name, convert), text in zip(kind.__annotations__.items(), cells, strict=False):
             wrong = f"{path}, line {number}: {name}={text[:40]!r} is not of"
             try:
                 values.append(convert(text))

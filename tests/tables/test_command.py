@@ -264,7 +264,7 @@ def test_a_run_whose_results_could_not_be_found_is_not_trained(tmp_path):
         ({}, {"model.d_ff": 8}, "--config.KEY=VALUE makes another table: .*--out=FOLDER"),
         ({"in_scale": True}, {"out": "x/other"}, "--out=x/other: call the folder small"),
         ({"fixed": ("data",)}, {"out": "x", "data.src": "de"}, "--config.data.src: what tiny fin"),
-        ({}, {"out": "x", "minutes": 1.0, "train.decay_steps": 3}, "decay_steps changes nothing"),
+        ({}, {"out": "x", "minutes": 1.0, "train.steps": 3}, "train.steps changes nothing"),
     ],
 )
 def test_a_table_that_cannot_be_is_refused(change, overrides, message):

@@ -122,6 +122,18 @@ def test_a_row_runs_elsewhere_and_its_results_come_back(call, tmp_path, monkeypa
     keep_pace(here / "out" / "pace.csv", measured)
     with pytest.raises(RunError, match=r"linear, seed 0: .*pace.csv has another number of updates"):
         call(here, f"--merge={file}")
+    keep_pace(here / "out" / "pace.csv", measured._replace(row="base", device="9 x card"))
+    (here / "out" / "pace.csv").write_text(
+        "".join(
+            f"{line.rpartition(',')[0]}\n"  # as an earlier version wrote it
+            for line in (here / "out" / "pace.csv").read_text().splitlines()
+            if not line.startswith("linear")
+        )
+    )
+    before = runs.contents(here)
+    with pytest.raises(RunError, match="'linear' has .* and 'base' had 9 x card"):
+        call(here, f"--merge={file}")
+    assert runs.contents(here) == before
     (here / "out" / "pace.csv").unlink()
 
     assert "| linear | 1 |" in call(here, f"--merge={file}")
@@ -301,6 +313,8 @@ def test_a_row_that_needs_a_run_is_refused_before_its_text_is_made(call, tmp_pat
         (tmp_path / "train.en").rename(corpus / "train.en")
     with pytest.raises(ConfigError, match="train.steps changes nothing: each row gets"):
         call(tmp_path, "--list", "--config.train.steps=9")
+    # It says that the schedule ends, and the row's time when.
+    assert "linear" in call(tmp_path, "--list", "--rows=linear", "--config.train.decay_steps=9")
 
 
 def test_each_pack_has_its_own_text_and_links(call, tmp_path, corpus):

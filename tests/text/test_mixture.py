@@ -172,6 +172,8 @@ def test_decode_to_names_the_target_of_a_run_without_directions():
     tagged = dataclasses.replace(data, train=("a@formal", "b@zh"), test=("c@zh", "d@zh"))
     assert tagged.between("", "formal") == tagged.between() == ("en", "mul")
     assert tagged.between("test") == tagged.between("c@zh") == ("en", "zh")
+    marked = dataclasses.replace(data, tgt="de", train=("a@bt",), test=("c@med",))
+    assert marked.between("test") == marked.between("", "bt") == ("en", "de")
 
 
 def test_the_languages_of_a_split_are_those_of_its_texts():

@@ -242,9 +242,8 @@ class DataConfig:
     @property
     def sources(self) -> tuple[str, ...]:
         """What a pair's source sentences are: languages, or sentences before; (): no source."""
-        named = self.src.split(",") if self.src else []
-        before = [f"{n} before" for n in range(1, self.context + 1)]
-        return (*(["any"] if self.directions else named), *before)
+        named = ["any"] if self.directions else self.languages[:-1]
+        return (*named, *(f"{n} before" for n in range(1, self.context + 1)))
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -283,9 +282,10 @@ class DataConfig:
         given = [one.direction for one in texts]
         into = [one for one in self.directions if not text and one.endswith(f"-{to}")]  # of lines
         directions = given if given and all(given) else into or self.directions
-        if not directions:  # a tag may name the target language, such as zh
+        if not directions:  # a tag may name the target language, such as zh where tgt is mul
             tag = to or "+".join({one.tag for one in texts})
-            return self.src, tag if re.fullmatch(r"[a-z]{2,3}(_\w+)?", tag) else self.tgt
+            one = re.fullmatch("[a-z]{2}", self.tgt) or not re.fullmatch(r"[a-z]{2,3}(_\w+)?", tag)
+            return self.src, self.tgt if one else tag
         src, tgt = zip(*(one.split("-") for one in directions), strict=True)
         return "+".join(dict.fromkeys(src)), "+".join(dict.fromkeys(tgt))
 

@@ -186,9 +186,9 @@ def _jobs(experiment: Experiment, values: dict[str, Any], runs: Path) -> list[Jo
     jobs = make_jobs(experiment, scale, runs, rows, seeds, overrides)
     check_rows(make_jobs(experiment, scale, runs), minutes)
     check_rows(jobs, minutes)  # with the overrides of --config
+    set_by = {job.row: job.scale.keys_of(job.row, experiment.rows[job.row]) for job in jobs}
     for key, value in overrides.items():
-        own = [row for row in dict.fromkeys(job.row for job in jobs) if key in experiment.rows[row]]
-        if own:
+        if own := [row for row, keys in set_by.items() if key in keys]:
             log.warning("--config.%s=%s also for rows that set it: %s", key, value, "; ".join(own))
     return jobs
 
@@ -266,10 +266,11 @@ def _counted(jobs: Sequence[Job]) -> Counted:
 def _packed_text(experiment: Experiment, plan: Plan) -> str:
     """What a pack holds, and the commands that use it."""
     runs = ", ".join(f"{one.row} (seed {one.seed})" for one in plan.jobs)
+    results = f"RESULTS/{plan.scale}" if experiment.in_scale else "RESULTS"
     return (
         f"{len(plan.parts)} parts for {runs}\n"
-        f"there: {_command(experiment, NO_CHANGE)} --packed=FOLDER --out=RESULTS\n"
-        f"here: {_command(experiment, {'pack'})} --merge=RESULTS/{RESULTS}"
+        f"there: {_command(experiment, NO_CHANGE)} --packed=FOLDER --out={results}\n"
+        f"here: {_command(experiment, {'pack'})} --merge={results}/{RESULTS}"
     )
 
 

@@ -14,7 +14,7 @@ from transformer_jax.errors import DataError, RunError, UserError
 from transformer_jax.files import new_folder, open_whole
 from transformer_jax.tables.collect import Evaluation, read_evaluation
 from transformer_jax.tables.experiment import Job
-from transformer_jax.tables.pace import Pace, keep_pace, read_paces, with_pace
+from transformer_jax.tables.pace import Pace, check_devices, keep_pace, read_paces, with_pace
 from transformer_jax.tables.pack import PLAN, SMALL_FILES, Plan, extract, read_plan, run_files
 from transformer_jax.tables.report import Output
 from transformer_jax.tables.results import (
@@ -132,6 +132,8 @@ def _checked(
             )
         if pace != here.get(line.row, pace):
             raise RunError(f"{job.label}: {output.paces} has another number of updates.")
+        if pace is not None:
+            check_devices(output.paces, pace)
         files = run_files(folder, job)
         _check_files(files, job)
         scores = read_evaluation(job._replace(folder=files))

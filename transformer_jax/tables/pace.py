@@ -47,16 +47,19 @@ class Pace(NamedTuple):
     seconds_of_first_check: float
     device: str  # with its number, or that of cores
     date: str
-    config: str  # digest of what was timed; "": an earlier version did not keep it
+    config: str = ""  # digest of what was timed; "": an earlier version did not keep it
 
 
 def check_lengths(keys: Mapping[str, Any], minutes: float | None) -> None:
-    """Raises ConfigError if a key says how long rows train, which their minutes decide."""
-    for name in ("train.steps", "train.decay_steps"):
-        if minutes is not None and keys.get(name) is not None:
-            raise ConfigError(
-                f"--config.{name} changes nothing: each row gets {minutes:g} minutes. Leave it out."
-            )
+    """Raises ConfigError if a key says how long rows train, which their minutes decide.
+
+    train.decay_steps may be there, since only with it a schedule has an end.
+    """
+    if minutes is not None and keys.get("train.steps") is not None:
+        raise ConfigError(
+            f"--config.train.steps changes nothing: each row gets {minutes:g} minutes. Leave it "
+            "out."
+        )
 
 
 def read_paces(path: Path, minutes: float | None) -> dict[str, Pace]:
@@ -86,6 +89,15 @@ def keep_pace(path: Path, pace: Pace) -> None:
 
     Raises RunError if another row was timed on other devices: their times are not equal.
     """
+    write_csv(path, Pace._fields, [*_others(path, pace), pace])
+
+
+def check_devices(path: Path, pace: Pace) -> None:
+    """Raises RunError if another row of a pace.csv was timed on other devices than this one."""
+    _others(path, pace)
+
+
+def _others(path: Path, pace: Pace) -> list[Pace]:
     others = [one for one in read_table(path, Pace, ranges=RANGES) if one.row != pace.row]
     for one in others:
         if " x " in one.device and " x " in pace.device and one.device != pace.device:
@@ -93,7 +105,7 @@ def keep_pace(path: Path, pace: Pace) -> None:
                 f"{path}: {pace.row!r} has {pace.device}, and {one.row!r} had {one.device}: rows "
                 "of one table get equal devices. Give its --jobs, or another --out."
             )
-    write_csv(path, Pace._fields, [*others, pace])
+    return others
 
 
 def with_pace(job: Job, pace: Pace | None) -> Job:

@@ -67,7 +67,7 @@ class Plan(NamedTuple):
     revision: str
     overrides: dict[str, Any]  # keys that were given with --config, for every job
     jobs: list[PackedJob]
-    paces: list[Pace]  # lines of pace.csv that rows have already
+    paces: list[Pace]  # lines of pace.csv: updates of rows that were timed, and their devices
     parts: list[str]  # files of the archive, in order
     sha256: str  # the archive's SHA-256 sum
 
@@ -148,9 +148,8 @@ def pack(
         part = archive[n * PART_BYTES : (n + 1) * PART_BYTES]
         write_atomically(folder / name, part)
     digest = hashlib.sha256(archive).hexdigest()
-    known = [pace for row, pace in paces.items() if row in {job.row for job in jobs}]
-    flags = values["minutes"], *code, values["overrides"]
-    plan = Plan(jobs[0].experiment, values["scale"], *flags, packed, known, names, digest)
+    flags = values["scale"], values["minutes"], *code, values["overrides"]
+    plan = Plan(jobs[0].experiment, *flags, packed, [*paces.values()], names, digest)
     write_atomically(folder / PLAN, plan.to_json())
     return plan
 

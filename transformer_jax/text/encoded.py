@@ -28,7 +28,7 @@ from transformer_jax.text.vocabulary import EOS, MergeDropout, Vocabulary
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 2  # version of the cache format; part of the name of an entry
+FORMAT = 3  # version of the cache format and of normalization; part of the name of an entry
 ARRAYS = ("src_ids", "src_offsets", "tgt_ids", "tgt_offsets")
 CHUNK_PAIRS = 20_000  # pairs encoded at a time: bounds the memory and keeps the threads busy
 CHUNK_FILES = 500  # the same for recordings and pictures
