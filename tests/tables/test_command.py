@@ -280,6 +280,10 @@ def test_a_list_has_the_values_in_force_and_a_key_that_rows_set_is_said(call, ca
         "--list", "--config.model.num_heads=2", "--rows=4 heads"
     )
     assert "--config.model.num_heads=2 also for rows that set it: 4 heads" in caplog.text
+    own = EXPERIMENT.scales["small"]._replace(own={"base": {"model.d_ff": 24}})
+    flags = {"list": True, "out": "x", "overrides": {"model.d_ff": 8}}
+    command.run(EXPERIMENT._replace(scales={"small": own}), flags)
+    assert "--config.model.d_ff=8 also for rows that set it: base" in caplog.text
 
 
 def test_what_is_known_of_rows_that_are_not_run_is_in_the_table_s_units():
