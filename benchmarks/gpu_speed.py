@@ -49,6 +49,7 @@ Results = dict[str, list[Figures]]  # task -> its figures, or only "error", one 
 ROOT = Path(__file__).parents[1]
 PEERS = ROOT / "benchmarks" / "peers" / "torch_gpu.py"
 PARTS = ("matrix", "train", "torch", "search", "profile")
+WAYS = ("compiled", "layers", "eager")  # how PyTorch computes a step
 SIZES = ("base", "big")
 BLOCKS = 5  # timed passes; their median is the time
 MATRIX = 8_192
@@ -87,7 +88,7 @@ FLAGS = [
     Flag("steps", int, "N", "different batches per pass", default=30),
     Flag("turns", int, "N", "number of processes of each contender", default=1),
     Flag("decode_tokens", str, "NUMBERS", "decode.tokens_per_batch", default="65536,16384,4096"),
-    Flag("torch", str, "NAMES", "any of compiled,layers,eager", default="compiled,layers,eager"),
+    Flag("torch", str, "NAMES", "any of " + ",".join(WAYS), default=",".join(WAYS)),
     Flag("marian_rows", int, "N", "sentences per batch of transformers' search", default=512),
     Flag("profile", str, "FOLDER", "where to write a trace; adds the part `profile`"),
     Flag("minutes", float, "N", "time limit of all tasks", default=9.0),
@@ -100,16 +101,18 @@ FLAGS = [
 
 def tasks(values: dict[str, Any]) -> list[str]:
     """Names of the tasks of one turn, part by part."""
-    sizes = values["sizes"].split(",")
+    sizes, ways = (values[name].split(",") for name in ("sizes", "torch"))
     chosen = {*values["parts"].split(","), *(["profile"] if values["profile"] else [])}
     if unknown := [*(chosen - {*PARTS}), *({*sizes} - {*SIZES})]:
         raise UserError(f"{unknown[0]}: --parts are of {','.join(PARTS)}, --sizes of base,big.")
+    if unknown := [way for way in ways if way not in WAYS]:
+        raise UserError(f"--torch={unknown[0]}: it is of {','.join(WAYS)}.")
     if "profile" in chosen and not values["profile"]:
         raise UserError("--parts=profile needs --profile=FOLDER.")
     of_part = {
         "matrix": ["matrix"],
         "train": [f"train {size}" for size in sizes],
-        "torch": [f"torch {size} {how}" for how in values["torch"].split(",") for size in sizes],
+        "torch": [f"torch {size} {how}" for how in ways for size in sizes],
         "search": [f"search {size}" for size in (*values["decode_tokens"].split(","), "marian")],
         "profile": [f"profile {sizes[0]}"],
     }

@@ -21,7 +21,9 @@ from benchmarks.gpu_plan import SIZES, device_mesh
 from benchmarks.hlo import KINDS, Collective, collectives
 from benchmarks.turns import markdown
 from transformer_jax.config.files import load_config
+from transformer_jax.errors import UserError
 from transformer_jax.model.sides.embeddings import padded_vocabulary
+from transformer_jax.reporting.provenance import revision
 from transformer_jax.training.cost import DEVICE_PEAKS, training_flops
 from transformer_jax.training.program import BatchShape, compile_program
 from transformer_jax.use.command_line import Flag, exit_status, parse_experiment
@@ -33,7 +35,7 @@ ROWS = 32  # of a device
 FLAGS = (
     Flag("sizes", str, "NAMES", f"of {', '.join(SIZES)}", default=",".join(SIZES)),
     Flag("devices", str, "NUMBERS", "numbers of devices", default="1,8,64"),
-    Flag("cache", str, "FILE", "JSON; its steps are not compiled again"),
+    Flag("cache", str, "FILE", "JSON; its steps of this revision are not compiled again"),
 )
 
 Axes = tuple[int, int, int]  # sizes of the mesh's axes data, fsdp and tensor
@@ -41,7 +43,7 @@ MESHES: list[Axes] = [(1, 1, 1), (8, 1, 1), (1, 8, 1), (1, 1, 8), (64, 1, 1), (8
 
 # Rates. The shares of the peak are measured on an H200 (docs/gpu_runs.md), the links the vendor's.
 PEAK = DEVICE_PEAKS["NVIDIA H200"][0]  # FLOP/s, dense bfloat16
-COMPUTE_SHARE = {"base": 0.326, "big": 0.43}  # without Adam's update
+COMPUTE_SHARE = {"base": 0.326, "big": 0.424}  # without Adam's update
 MEMORY_RATE = 4.8e12  # bytes/s
 LINK_SHARE = 0.8  # of a link's bandwidth
 CALL_SECONDS = 10e-6  # to start one collective
@@ -153,6 +155,8 @@ def main() -> None:
     """Compiles the steps that are not in the cache, and prints the tables."""
     values = parse_experiment("scaling_plan", __doc__, FLAGS, takes_keys=False)
     counts = [int(n) for n in values["devices"].split(",")]
+    if unknown := {*counts} - {math.prod(axes) for axes in MESHES}:
+        raise UserError(f"--devices={min(unknown)}: the meshes have 1, 8 or 64.")
     meshes = [axes for axes in MESHES if math.prod(axes) in {1, *counts}]
     print(f"JAX {jax.__version__}, bfloat16; {ROWS} rows a device, {ROW_LENGTH} positions a side.")
     for size in values["sizes"].split(","):
@@ -164,7 +168,7 @@ def cached(file: str | None, size: str, axes: Axes) -> Plan:
     """Reads the plan from the cache's file, or measures it and writes it there."""
     cache = Path(file) if file else None
     known = json.loads(cache.read_text()) if cache and cache.exists() else {}
-    name = f"{size} {axes}"
+    name = f"{size} {axes}, JAX {jax.__version__}, {ROWS} rows of {ROW_LENGTH}, {revision()}"
     if name not in known:
         print(f"compiling {name}", file=sys.stderr, flush=True)
         known[name] = measure(size, axes)

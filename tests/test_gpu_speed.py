@@ -110,6 +110,8 @@ def test_tasks_run_part_by_part():
     )
     with pytest.raises(UserError, match="speed: --parts"):
         gpu_speed.tasks(values(parts="matrix,speed"))
+    with pytest.raises(UserError, match="--torch=compile: it is of compiled,layers,eager"):
+        gpu_speed.tasks(values(torch="compile"))
 
 
 def test_ratios_and_utilization_are_of_the_same_turn_and_sentences():

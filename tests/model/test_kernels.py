@@ -127,6 +127,7 @@ def test_padding_gets_zeros_and_gives_no_gradient_even_if_its_own_is_not_finite(
         ({"dtype": "bfloat16"}, "cuda", "fused"),
         ({"dtype": "bfloat16"}, "gpu", "fused"),
         ({"dtype": "bfloat16"}, "cpu", "plain"),
+        ({"dtype": "bfloat16"}, "rocm", "plain"),
         ({"dtype": "float32"}, "cuda", "plain"),
         ({"dtype": "bfloat16", "num_heads": 64}, "cuda", "plain"),  # d_k is 8
         ({"dtype": "bfloat16", "d_v": 48}, "cuda", "plain"),
@@ -143,6 +144,11 @@ def test_a_gpu_refuses_the_kernel_where_it_cannot_compute_it():
     with pytest.raises(ConfigError, match="at least 16; this model has 64 and 48"):
         with_attention_kernel(config, "cuda")
     assert with_attention_kernel(config, "cpu") == config  # Pallas interprets the kernel
+
+
+def test_search_in_a_run_that_trains_computes_as_that_of_a_loaded_run():
+    model = tiny_model(attention_kernel="fused")
+    assert model.for_search(None, False).config.attention_kernel == "plain"
 
 
 @pytest.mark.parametrize(

@@ -245,6 +245,8 @@ def test_a_loop_of_unknown_length_is_refused():
     [
         ("NVIDIA H100 80GB HBM3", 989e12, 495e12),
         ("NVIDIA H100 PCIe", 756e12, 378e12),
+        ("NVIDIA H200 NVL", 835e12, 417e12),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None, None),  # a part of a card
         ("NVIDIA A100-SXM4-80GB", 312e12, 156e12),
         ("TPU v5 lite", 197e12, 197e12),
         ("TPU v5e", 197e12, 197e12),

@@ -282,9 +282,11 @@ class EncoderDecoder(nn.Module):
     ) -> "EncoderDecoder":
         """The model with another type of its products and, if it waits, another k (None: its own).
 
-        With `watch` it returns the watched weights.
+        Attention is plain, also in a run that is training. With `watch` the model returns the
+        watched weights.
         """
-        config = dataclasses.replace(self.config, dtype=dtype or self.config.dtype)
+        dtype = dtype or self.config.dtype
+        config = dataclasses.replace(self.config, dtype=dtype, attention_kernel="plain")
         if config.wait_k is not None:
             config = dataclasses.replace(config, wait_k=wait_k or config.wait_k, wait_k_max=None)
         return self.clone(config=config, watch=watch)

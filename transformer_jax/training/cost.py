@@ -35,6 +35,7 @@ DEVICE_PEAKS = {
     "NVIDIA H100 PCIe": (756e12, 378e12),
     "NVIDIA H100 NVL": (835e12, 417e12),
     "NVIDIA H100": (989e12, 495e12),
+    "NVIDIA H200 NVL": (835e12, 417e12),
     "NVIDIA H200": (989e12, 495e12),
     "NVIDIA GH200": (989e12, 495e12),
     "NVIDIA B200": (2250e12, 1125e12),
@@ -191,8 +192,8 @@ def device_peak(dtype: str) -> float | None:
 
 
 def peak_of(kind: str, dtype: str) -> float | None:
-    """Peak FLOP/s of a device of this kind, or None if it is not known."""
+    """Peak FLOP/s of a device of this kind, or None: it is not known, as for a part of a card."""
     for name, (bfloat16, float32) in DEVICE_PEAKS.items():
-        if kind.startswith(name):
+        if kind.startswith(name) and " MIG " not in kind:
             return bfloat16 if dtype == "bfloat16" else float32
     return None

@@ -182,7 +182,8 @@ def compile_program(
         returns after it has ended.
     """
     auxiliary = loss_weights(train)
-    platform = mesh.devices.flat[0].platform
+    device = mesh.devices.flat[0]
+    platform = "rocm" if device.device_kind.startswith("AMD") else device.platform  # both "gpu"
     model_config = with_attention_kernel(model_config, platform)
     block = loss_block(train, platform)
     train = dataclasses.replace(train, loss_block=block)
