@@ -312,18 +312,15 @@ def kept(kind: str, name: str, make: Callable[[], bytes]) -> bytes:
       make: called if the cache has no undamaged content; the result is cached if possible.
     """
     path = cache_folder() / kind / hashlib.sha256(name.encode()).hexdigest()[:32]
-    try:
+    stored = b""
+    with contextlib.suppress(OSError):
         stored = path.read_bytes()
-    except OSError:
-        stored = b""
     size = hashlib.sha256().digest_size
     digest = stored[:size]
     content = stored[size:]
     if digest == hashlib.sha256(content).digest():
         return content
     content = make()
-    try:
+    with contextlib.suppress(OSError):  # without the cache, it is made again next time
         write_atomically(path, hashlib.sha256(content).digest() + content)
-    except OSError:
-        pass  # without the cache, it is made again next time
     return content

@@ -52,8 +52,7 @@ def align(
       gold: a file of the right links, in the same form; None: none.
       layer: of the decoder, from 1; None: model.watched_layer.
       explain: a name in EXPLANATIONS, for what it finds in place of a layer's weights.
-      checkpoint: "latest", "best", "average", a step, or an average's name.
-      overrides: keys of `decode` and their values.
+      checkpoint, overrides: see `load_model`.
 
     Raises:
       UserError: there is no such run, checkpoint, file, layer or method, the files differ in
@@ -69,7 +68,10 @@ def align(
             )
         _align_alone(pairs, right)
         return
-    _check_explain(explain, layer)
+    if explain is not None:
+        check_method(explain)
+        if layer is not None:
+            raise ConfigError(f"--explain={explain} is about the whole model: leave --layer out.")
     run = Run(load_model(workdir, checkpoint, overrides=overrides).reading_text("align"))
     changed, means = 0, []
     for pair, found in _aligned(run, pairs, explain):
@@ -82,23 +84,12 @@ def align(
             found.tgt_words, words_of(pair.tgt)
         )
     if right is not None:
-        _log_rates(f"by {explain}" if explain else f"of layers 1 to {len(means[0])}", means, right)
+        by = f"by {explain}" if explain else f"of layers 1 to {len(means[0])}"
+        rates = " ".join(f"{rate:.3f}" for rate in error_rate(means, right))
+        log.info("alignment error rate %s: %s", by, rates)
     if changed:
         what = "have other words after the vocabulary's normalization; links count these"
         log.warning("%d lines %s", changed, what)
-
-
-def _log_rates(by: str, means: Sequence[Any], right: Sequence[Links]) -> None:
-    rates = " ".join(f"{rate:.3f}" for rate in error_rate(means, right))
-    log.info("alignment error rate %s: %s", by, rates)
-
-
-def _check_explain(explain: str | None, layer: int | None) -> None:
-    """Raises ConfigError if there is no such method, or a layer with it."""
-    if explain is not None:
-        check_method(explain)
-        if layer is not None:
-            raise ConfigError(f"--explain={explain} is about the whole model: leave --layer out.")
 
 
 def is_renumbered(words: Sequence[str], of_line: Sequence[str]) -> bool:

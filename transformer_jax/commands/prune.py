@@ -57,7 +57,7 @@ def prune(
         goes, and one stays. Of the watched layer, the watched heads stay (model.watched_heads).
       by: "importance" (Michel et al. 2019, on the validation split) or "random", the control.
       seed: of the random choice; None: 0.
-      checkpoint: "latest", "best", "average", a step, or an average's name.
+      checkpoint: see `load_model`.
       overrides: keys of `data` and their values: where the validation split is.
 
     Raises:
@@ -88,7 +88,9 @@ def prune(
         scores = {name: draw.random(loaded.config.model.num_heads) for name in names}
     else:
         scores = importance(loaded.model, loaded.translator.params, *sides)
-        _log(scores)
+        for name, own_scores in scores.items():
+            shown = " ".join(f"{x:.3g}" for x in own_scores)
+            log.info("importance of the heads of %s: %s", name, shown)
     count = config.model.num_heads
     kept = kept_heads(scores, loaded.config.model, count)
     params = checked(loaded, config, kept, sides)
@@ -138,11 +140,6 @@ def _sides(loaded: LoadedModel, run: RunFolder) -> Sides:
             "other text with --config.data.path=FOLDER or --config.data.valid=STEM."
         )
     return [src[i] for i in filled], [tgt[i] for i in filled]
-
-
-def _log(scores: dict[str, np.ndarray]) -> None:
-    for name, own in scores.items():
-        log.info("importance of the heads of %s: %s", name, " ".join(f"{x:.3g}" for x in own))
 
 
 def checked(

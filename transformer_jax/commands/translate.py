@@ -54,8 +54,7 @@ def translate(
 
     Args:
       workdir: the run's folder; several: an ensemble of their models.
-      checkpoint: "latest", "best", "average", a step, or an average's name.
-      beam_size, length_penalty, coverage_penalty: None: the run's.
+      checkpoint, beam_size, length_penalty, coverage_penalty, overrides: see `load_model`.
       n_best: translations of each line.
       scores: whether to write scores.
       stdin: UTF-8, one sentence a line.
@@ -63,7 +62,6 @@ def translate(
       sample: whether to draw translations instead of searching for the best.
       engine: another engine that searches, such as "ctranslate2"; None: this package.
       simultaneous: whether to translate a line while it arrives; see `_interpret`.
-      overrides: keys of `decode` and their values; the arguments above win.
 
     Raises:
       UserError: there is no run or no such checkpoint, a setting is out of range, or a line is not
@@ -82,11 +80,18 @@ def translate(
         loaded = load_model(workdir, checkpoint, beam_size=1, overrides={**overrides, **GREEDY})
         return _interpret(loaded, stdin, stdout)
     if sample:
-        overrides = _sampling(overrides)
+        if (method := overrides.get("decode.method", "sample")) != "sample":
+            raise ConfigError(f"--sample and decode.method={method!r}: leave one of them out.")
+        overrides = {**overrides, "decode.method": "sample"}
     loaded = load_model(
         workdir, checkpoint, beam_size, length_penalty, n_best, coverage_penalty, overrides
     )
-    translator = _lines(loaded, engine)
+    if engine is None:
+        translator = loaded.line_translator()
+    else:
+        from transformer_jax.commands.engine import engine_lines
+
+        translator = engine_lines(loaded, engine)
     if processes.is_first() and stdin.isatty():
         log.info("type a sentence and press Enter; Ctrl-D on an empty line ends the input")
     _answer(translator, loaded.config.data.context, stdin, stdout, n_best, scores)
@@ -171,18 +176,3 @@ def _interpret(loaded: LoadedModel, stdin: io.BufferedIOBase, stdout: BinaryIO) 
             stdout.write(b"\n")
             stdout.flush()
     translator.warn_of_cut()
-
-
-def _sampling(overrides: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The overrides, with which samples are drawn."""
-    if (method := overrides.get("decode.method", "sample")) != "sample":
-        raise ConfigError(f"--sample and decode.method={method!r}: leave one of them out.")
-    return {**overrides, "decode.method": "sample"}
-
-
-def _lines(loaded: LoadedModel, engine: str | None) -> LineTranslator:
-    if engine is None:
-        return loaded.line_translator()
-    from transformer_jax.commands.engine import engine_lines
-
-    return engine_lines(loaded, engine)

@@ -1,7 +1,7 @@
 """Keys that earlier versions had, and what replaces them.
 
 The `config.json` of an old run may hold them. Config files and the command line may not: there an
-old key is an error that names its replacement (`config/lookup.py`).
+old key is an error that names its replacement (`config/schema.py`).
 """
 
 from collections.abc import Callable, Mapping

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from transformer_jax.errors import RunError
 from transformer_jax.files import each_once, write_atomically
@@ -68,7 +68,10 @@ class MetricsWriter:
         """
         if not {"step", "kind"}.isdisjoint(values):
             raise ValueError(f'"step" and "kind" are not allowed as names: {sorted(values)}')
-        measured = {name: _number(value) for name, value in values.items()}
+        measured = {
+            name: int(value) if isinstance(value, numbers.Integral) else float(value)
+            for name, value in values.items()
+        }
         record = {"step": int(step), "kind": kind}
         record |= {name: _to_json(value) for name, value in measured.items()}
         self._begin_again_if_gone()
@@ -157,20 +160,10 @@ def read_metrics(workdir: str | os.PathLike[str]) -> list[dict[str, Any]]:
     return [record for _, record in _whole_lines(path)]
 
 
-class Writer(Protocol):
-    """Keeps metrics somewhere."""
-
-    def write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
-        """Adds the metrics of a step."""
-
-    def close(self) -> None:
-        """Called once, after the last metrics."""
-
-
 class Reports(NamedTuple):
     """Receives a run's metrics; without writers and progress they are lost."""
 
-    writers: Sequence[Writer] = ()
+    writers: Sequence[MetricsWriter | WandbWriter] = ()
     progress: "Progress | None" = None
 
     def trained(self, step: int, values: Mapping[str, float]) -> None:
@@ -212,7 +205,7 @@ def open_reports(
         yield Reports()
         return
     with contextlib.ExitStack() as closing:
-        writers: list[Writer] = [MetricsWriter(workdir, purge_after_step=first)]
+        writers: list[MetricsWriter | WandbWriter] = [MetricsWriter(workdir, first)]
         closing.callback(writers[0].close)
         if wandb_project is not None:
             writers.append(WandbWriter(wandb_project, Path(workdir)))
@@ -300,10 +293,6 @@ def clock(seconds: float) -> str:
     """A time as hours, minutes and seconds: 2:03:00."""
     whole = round(seconds)
     return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
-
-
-def _number(value: Any) -> float:
-    return int(value) if isinstance(value, numbers.Integral) else float(value)
 
 
 def _to_json(value: float) -> float | str:

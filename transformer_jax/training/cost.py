@@ -147,7 +147,10 @@ def _flops(jaxpr: Jaxpr) -> int:
 def _flops_of(equation: JaxprEqn) -> int:
     name = equation.primitive.name
     if name == "dot_general":
-        return _product(equation)
+        (contracted, _), _ = equation.params["dimension_numbers"]
+        left: Any = equation.invars[0].aval
+        result: Any = equation.outvars[0].aval
+        return 2 * math.prod(result.shape) * math.prod(left.shape[n] for n in contracted)
     if name in UNKNOWN:
         raise NotImplementedError(f"FLOPs of {name!r} cannot be counted from a trace.")
     inner = [_flops(jaxpr) for jaxpr in _inner(equation)]
@@ -166,13 +169,6 @@ UNKNOWN = {
     "pure_callback",
     "io_callback",
 }
-
-
-def _product(equation: JaxprEqn) -> int:
-    (contracted, _), _ = equation.params["dimension_numbers"]
-    left: Any = equation.invars[0].aval
-    result: Any = equation.outvars[0].aval
-    return 2 * math.prod(result.shape) * math.prod(left.shape[n] for n in contracted)
 
 
 def _inner(equation: JaxprEqn) -> Iterator[Jaxpr]:

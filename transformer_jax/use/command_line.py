@@ -119,7 +119,8 @@ def exit_status(action: Callable[[], object]) -> int:
         )
         return 2
     except Exception as error:
-        if type(error).__name__ != "JaxRuntimeError" or not _is_out_of_memory(str(error)):
+        is_full = any(x in str(error) for x in ("RESOURCE_EXHAUSTED", "Out of memory"))
+        if type(error).__name__ != "JaxRuntimeError" or not is_full:
             raise
         print(f"transformer-jax: {DEVICE_OUT_OF_MEMORY}", file=sys.stderr)
         return 2
@@ -160,10 +161,6 @@ def _about_file(error: OSError) -> str:
 def _discard_output() -> None:
     """Makes the interpreter's last flush of standard output, which would fail again, succeed."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _is_out_of_memory(message: str) -> bool:
-    return "RESOURCE_EXHAUSTED" in message or "Out of memory" in message
 
 
 def _reader_is_gone() -> bool:

@@ -129,9 +129,7 @@ def load_model(
       workdir: the run's folder. Several folders give an ensemble: the mean of their models'
         probabilities, searched with the settings of the first run.
       checkpoint: "latest", "best", "average", a step, or an average's name, such as "40-last5".
-      beam_size: None: the run's.
-      length_penalty: None: the run's.
-      coverage_penalty: None: the run's.
+      beam_size, length_penalty, coverage_penalty: keys of `decode`; None: the run's.
       n_best: hypotheses per sentence, at most the beam size.
       overrides: dotted keys and their values, in place of the run's.
 
@@ -169,10 +167,11 @@ def load_model(
     model = models[0] if len(models) == 1 else Ensemble(models)
     held = params[0] if len(models) == 1 else Ensemble.joined(params)
     folders = tuple(str(run.path) for run in runs)
-    _log_loaded(folders, name, config.decode)
-    banned = banned_ids(config.decode, vocabulary)
-    kind = translator_for(config.decode.method)
-    translator = kind(model, held, config.decode, mesh, n_best, banned)
+    decode = config.decode
+    searched = f"beam {decode.beam_size}" if decode.method == "beam" else decode.method
+    log.info("%s, checkpoint %s, %s", " + ".join(folders), name, searched)
+    banned = banned_ids(decode, vocabulary)
+    translator = translator_for(decode.method)(model, held, decode, mesh, n_best, banned)
     return LoadedModel(config, vocabulary, translator, name, folders)
 
 
@@ -207,11 +206,6 @@ def _check_searched(run: RunFolder, config: Config, decode: DecodeConfig, first:
         check(dataclasses.replace(config, decode=decode), ["decode.wait_k"])
     except ConfigError as error:
         raise ConfigError(f"{run.path} cannot be searched like the first run: {error}") from None
-
-
-def _log_loaded(folders: Sequence[str], name: str, decode: DecodeConfig) -> None:
-    searched = f"beam {decode.beam_size}" if decode.method == "beam" else decode.method
-    log.info("%s, checkpoint %s, %s", " + ".join(folders), name, searched)
 
 
 def name_codes(vocabulary: Vocabulary, config: Config) -> None:

@@ -57,8 +57,14 @@ def with_teacher(data: TrainingData, config: Config, run: RunFolder) -> Training
     stored = processes.first_goes_ahead(
         lambda: kept("teachers", name, lambda: _predictions(teacher, encoded, pairs))
     )
-    taught = _from_bytes(stored, encoded)
-    _log_known(taught, encoded)
+    ids, probabilities = _empty(encoded)
+    ids = np.frombuffer(stored[: ids.nbytes], ids.dtype).reshape(ids.shape)
+    rest = np.frombuffer(stored[ids.nbytes :], probabilities.dtype)
+    taught = Taught(ids, rest.reshape(probabilities.shape))
+    # A teacher that knows the text by heart teaches what the text does.
+    is_read = taught.probabilities[:, 0] > 0
+    share = float(np.mean(taught.ids[is_read, 0] == encoded.tgt_ids[is_read]))
+    log.info("the teacher's likeliest subword is the text's at %.1f %% of them", 100 * share)
     return data._replace(
         fingerprints=fingerprints,
         train=dataclasses.replace(encoded, taught=taught),
@@ -127,20 +133,3 @@ def _likeliest(
     log_probs_BLV = jax.nn.log_softmax(logits_BLV.astype(jnp.float32))
     log_probs_BLK, ids_BLK = jax.lax.top_k(log_probs_BLV, LIKELIEST)
     return ids_BLK, log_probs_BLK
-
-
-def _from_bytes(content: bytes, encoded: EncodedPairs) -> Taught:
-    ids, probabilities = _empty(encoded)
-    own = np.frombuffer(content[: ids.nbytes], ids.dtype).reshape(ids.shape)
-    rest = np.frombuffer(content[ids.nbytes :], probabilities.dtype)
-    return Taught(own, rest.reshape(probabilities.shape))
-
-
-def _log_known(taught: Taught, encoded: EncodedPairs) -> None:
-    """Logs how often the teacher's likeliest subword is that of the text.
-
-    A teacher that knows the text by heart teaches what the text does.
-    """
-    is_read = taught.probabilities[:, 0] > 0
-    share = float(np.mean(taught.ids[is_read, 0] == encoded.tgt_ids[is_read]))
-    log.info("the teacher's likeliest subword is the text's at %.1f %% of them", 100 * share)

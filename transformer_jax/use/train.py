@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import importlib
 import logging
 import os
@@ -35,7 +34,7 @@ from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.runs.together import restore_newest
 from transformer_jax.runs.weights_and_biases import check_wandb
 from transformer_jax.text.features import FeatureReader
-from transformer_jax.text.vocabulary import Sizes, both_sides
+from transformer_jax.text.vocabulary import both_sides
 from transformer_jax.training.cost import step_flops
 from transformer_jax.training.data import (
     NOMINAL_FILL,
@@ -44,7 +43,7 @@ from transformer_jax.training.data import (
     nominal_shape,
 )
 from transformer_jax.training.loop import Direction, train_steps
-from transformer_jax.training.program import BatchShape, Program, check_rows, compile_program
+from transformer_jax.training.program import Program, check_rows, compile_program
 from transformer_jax.training.state import States
 from transformer_jax.training.stopping import StopRequest
 from transformer_jax.training.timing import measure
@@ -183,7 +182,12 @@ def _program(
             sizes.source,
             config.vocabulary.size,
         )
-    prepare = functools.partial(_prepare, config, sizes, shape)
+
+    def prepare() -> None:
+        """Does slow Python work early: step_flops caches its count, and an import stays loaded."""
+        step_flops(config.model, sizes, shape.lengths, config.train)
+        importlib.import_module("grain")
+
     log.info("compiling the training step")
     program = compile_program(config.model, config.train, mesh, sizes, shape, meanwhile=prepare)
     described = describe(config, program, sizes, shape, data.plan.tgt_fill, data.steps_per_epoch)
@@ -269,12 +273,6 @@ def _load(config: Config, run: RunFolder) -> TrainingData:
             "process 0: give every machine the same files."
         )
     return data
-
-
-def _prepare(config: Config, sizes: Sizes, shape: BatchShape) -> None:
-    """Does slow Python work early: step_flops caches its count, and an import stays loaded."""
-    step_flops(config.model, sizes, shape.lengths, config.train)
-    importlib.import_module("grain")
 
 
 def _one_way(run: RunFolder, config: Config, data: TrainingData, main: Config) -> Direction:
