@@ -11,7 +11,7 @@ from transformer_jax.config.schema import MeshConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.training.program import BatchShape
-from transformer_jax.use import limits
+from transformer_jax.use import description as limits
 
 GIB = limits.GIB
 

@@ -47,8 +47,7 @@ def align(
 
     Args:
       workdir: the run's folder; None: no run.
-      src: a file of sources.
-      tgt: a file of their translations.
+      src, tgt: files of sources and of their translations.
       gold: a file of the right links, in the same form; None: none.
       layer: of the decoder, from 1; None: model.watched_layer.
       explain: a name in EXPLANATIONS, for what it finds in place of a layer's weights.
@@ -77,19 +76,21 @@ def align(
     for pair, found in _aligned(run, pairs, explain):
         number = _number(layer, len(found.mean_NJ), watched_layer(run.config.model))
         means.append(found.mean_NJ)
-        links = found.mean_NJ[number].tolist()
-        print(" ".join(f"{i}-{j}" for j, i in enumerate(links) if i >= 0))
+        print(" ".join(f"{i}-{j}" for j, i in enumerate(found.mean_NJ[number].tolist()) if i >= 0))
         source = split_codes(pair.src, run.loaded.vocabulary.codes)[1]
         changed += is_renumbered(found.src_words, words_of(source)) or is_renumbered(
             found.tgt_words, words_of(pair.tgt)
         )
     if right is not None:
-        by = f"by {explain}" if explain else f"of layers 1 to {len(means[0])}"
-        rates = " ".join(f"{rate:.3f}" for rate in error_rate(means, right))
-        log.info("alignment error rate %s: %s", by, rates)
+        _log_rates(f"by {explain}" if explain else f"of layers 1 to {len(means[0])}", means, right)
     if changed:
         what = "have other words after the vocabulary's normalization; links count these"
         log.warning("%d lines %s", changed, what)
+
+
+def _log_rates(by: str, means: Sequence[Any], right: Sequence[Links]) -> None:
+    rates = " ".join(f"{rate:.3f}" for rate in error_rate(means, right))
+    log.info("alignment error rate %s: %s", by, rates)
 
 
 def is_renumbered(words: Sequence[str], of_line: Sequence[str]) -> bool:

@@ -122,7 +122,6 @@ def attention(
     """Prints a sentence's translation and the path of the file with the attention of each head.
 
     Args:
-      workdir: the run's folder.
       sentence: a source line.
       output: the file to write: .png, .pdf or .svg with heat maps of one layer, .html for a
         self-contained page, .npz or .json for the weights (see `write_weights`).
@@ -132,7 +131,7 @@ def attention(
       head: from 1; None: all.
       target: the translation that the model is given; None: its own.
       explain: a name in EXPLANATIONS, in place of the weights; kind: "cross", "decoder" or "all".
-      checkpoint, overrides: see `load_model`.
+      workdir, checkpoint, overrides: see `load_model`.
 
     Raises:
       UserError: there is no such run, checkpoint, kind or layer, the sentence or target is blank,

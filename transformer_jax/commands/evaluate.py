@@ -96,11 +96,10 @@ def evaluate(
     `split=STEM` would give, and then all of them together.
 
     Args:
-      workdir: the run's folder; several: an ensemble of their models.
       split: "train", "valid", "test", a file stem or TFDS split; "test:de-fr"; None: "test".
       src: a file of source lines to use instead of a split, together with `ref`.
       ref: the files of its references, one or several.
-      checkpoint, beam_size: see `load_model`.
+      workdir, checkpoint, beam_size: see `load_model`.
       examples: number of evenly spaced translations to print with their sources and references.
       source: with decode.to, the direction of the split; None: what `split` says.
       overrides: keys of `decode` and `data` and their values.
@@ -136,8 +135,7 @@ def evaluate(
         own = list(itertools.islice(rest, len(part.pairs)))
         found[part.name] = keep(part, own, is_one_of_many=True)
     whole = keep(text, hypotheses, is_one_of_many=bool(parts))
-    if processes.is_first():
-        _print_examples(text.pairs, hypotheses, examples)
+    _print_examples(text.pairs, hypotheses, examples if processes.is_first() else 0)
     return whole._replace(parts=found)
 
 

@@ -51,13 +51,12 @@ def prune(
     Another run can start from its weights (train.init_from), to learn to do without them.
 
     Args:
-      workdir: the run's folder.
       output: the new run's folder, which must be empty or not exist.
       heads: the share of each attention's heads that goes, above 0 and below 1; at least one head
         goes, and one stays. Of the watched layer, the watched heads stay (model.watched_heads).
       by: "importance" (Michel et al. 2019, on the validation split) or "random", the control.
       seed: of the random choice; None: 0.
-      checkpoint: see `load_model`.
+      workdir, checkpoint: see `load_model`.
       overrides: keys of `data` and their values: where the validation split is.
 
     Raises:

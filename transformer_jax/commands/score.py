@@ -47,11 +47,10 @@ def score(
     blank source has only a blank translation, with score 0; any other has the score -inf.
 
     Args:
-      workdir: the run's folder; several: an ensemble of their models.
       tgt: a file of translations.
       src: a file of their sources; None: of a language model, whose texts have none.
       contrastive: files of wrong translations of the same sources.
-      checkpoint, length_penalty, coverage_penalty, overrides: see `load_model`.
+      workdir, checkpoint, length_penalty, coverage_penalty, overrides: see `load_model`.
 
     Raises:
       UserError: there is no such run, checkpoint or file, or the files differ in length.

@@ -15,18 +15,9 @@ from transformer_jax.use.loading import NO_OVERRIDES, LoadedModel, load_model
 log = logging.getLogger(__name__)
 # Keys that choose between hypotheses or samples. A line that is still arriving has only one.
 WHOLE_LINES = {
-    "decode.method",
-    "decode.groups",
-    "decode.diversity",
-    "decode.penalty",
-    "decode.length_penalty",
-    "decode.coverage_penalty",
-    "decode.samples",
-    "decode.utility",
-    "decode.temperature",
-    "decode.top_k",
-    "decode.top_p",
-    "decode.seed",
+    f"decode.{name}"
+    for name in "method groups diversity penalty length_penalty coverage_penalty samples utility "
+    "temperature top_k top_p seed".split()
 }
 GREEDY = {"decode.method": "beam", "decode.groups": 1, "decode.coverage_penalty": 0.0}
 
@@ -53,12 +44,10 @@ def translate(
     "LINE ||| TEXT ||| SCORE", where LINE counts the lines of `stdin` from 0.
 
     Args:
-      workdir: the run's folder; several: an ensemble of their models.
-      checkpoint, beam_size, length_penalty, coverage_penalty, overrides: see `load_model`.
+      workdir, checkpoint, beam_size, length_penalty, coverage_penalty, overrides: see `load_model`.
       n_best: translations of each line.
       scores: whether to write scores.
-      stdin: UTF-8, one sentence a line.
-      stdout: where translations are written as UTF-8.
+      stdin, stdout: where UTF-8 is read, one sentence a line, and written.
       sample: whether to draw translations instead of searching for the best.
       engine: another engine that searches, such as "ctranslate2"; None: this package.
       simultaneous: whether to translate a line while it arrives; see `_interpret`.
@@ -68,10 +57,8 @@ def translate(
         UTF-8.
     """
     if simultaneous:
-        given = {
-            "n_best": n_best != 1,
-            "scores": scores,
-            "sample": sample,
+        given: dict[str, Any] = {"n_best": n_best != 1, "scores": scores, "sample": sample}
+        given |= {
             "engine": engine,
             "length_penalty": length_penalty,
             "coverage_penalty": coverage_penalty,

@@ -242,9 +242,8 @@ class DataConfig:
     @property
     def sources(self) -> tuple[str, ...]:
         """What a pair's source sentences are: languages, or sentences before; (): no source."""
-        named = self.src.split(",") if self.src else []
         before = [f"{n} before" for n in range(1, self.context + 1)]
-        return (*(["any"] if self.directions else named), *before)
+        return (*(["any"] if self.directions else self.languages[:-1]), *before)
 
     @property
     def languages(self) -> tuple[str, ...]:

@@ -279,10 +279,7 @@ class Checkpoints:
             del self.__dict__["manager"]
 
     def _any_failed(self, error: BaseException | None) -> bool:
-        """Whether a save failed on some process, which all processes report.
-
-        Removes the files of a failed save, so that the next one has space.
-        """
+        """Whether a save failed on some process; all report it, and its files make space."""
         reasons = processes.gather(None if error is None else f"{type(error).__name__}: {error}")
         found = next((reason for reason in reasons if reason), None)
         if found is None:

@@ -27,8 +27,7 @@ def write_sums(
 
     Args:
       sums_file: to write.
-      config_file: the run's.
-      vocabulary_file: the run's.
+      config_file, vocabulary_file: the run's.
       identity: of the run, from its earlier sums: it stays, although a later version may add keys
         to the config; None: a new one, from the config as it is.
     """

@@ -160,15 +160,8 @@ def _flops_of(equation: JaxprEqn) -> int:
 
 
 # Loops whose number of steps depends on data, products other than dot_general, foreign kernels.
-UNKNOWN = {
-    "while",
-    "conv_general_dilated",
-    "ragged_dot_general",
-    "pallas_call",
-    "ffi_call",
-    "pure_callback",
-    "io_callback",
-}
+UNKNOWN = {"while", "conv_general_dilated", "ragged_dot_general"}
+UNKNOWN |= {"pallas_call", "ffi_call", "pure_callback", "io_callback"}
 
 
 def _inner(equation: JaxprEqn) -> Iterator[Jaxpr]:

@@ -101,7 +101,7 @@ def run_vocabulary(config: Config, run: RunFolder, corpus: Corpus, fingerprint: 
                 "Choose another --workdir, or leave that key out."
             )
         return own
-    known = known_vocabulary(config, run)
+    known = given_vocabulary(config)
     return new_vocabulary(config, corpus, fingerprint) if known is None else known
 
 

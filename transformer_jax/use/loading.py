@@ -32,7 +32,7 @@ from transformer_jax.model.parameters import abstract_params, axis_names
 from transformer_jax.parallel.mesh import decoding_mesh, with_shardings
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.runs.weights import load_params
-from transformer_jax.text.corpora import Corpus, open_corpus
+from transformer_jax.text.corpora import open_corpus
 from transformer_jax.text.features import FeatureReader, how_read
 from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.text.vocabulary import Sizes, Vocabulary, load_vocabulary
@@ -268,17 +268,12 @@ def pairs_of_split(config: Config, split: str, run: RunFolder) -> Sequence[Pair]
         load_vocabulary(run.vocabulary_file).check_codes(codes)
     corpus = open_corpus(data)
     if split in TRAINED_ON and (data.train, data.valid) == (own.train, own.valid):
-        _warn_of_other_text(corpus, split, run)
+        recorded = run.fingerprints()[TRAINED_ON.index(split) :]
+        if recorded and recorded[0] != corpus.fingerprint(split):
+            log.warning(
+                "the split %s is not that of %s: its text has changed, and training may have seen "
+                "these pairs",
+                split,
+                run.path,
+            )
     return corpus.split(split)
-
-
-def _warn_of_other_text(corpus: Corpus, split: str, run: RunFolder) -> None:
-    """Logs a warning if the split is not what the run was trained or validated on."""
-    recorded = run.fingerprints()[TRAINED_ON.index(split) :]
-    if recorded and recorded[0] != corpus.fingerprint(split):
-        log.warning(
-            "the split %s is not that of %s: its text has changed, and training may have seen "
-            "these pairs",
-            split,
-            run.path,
-        )

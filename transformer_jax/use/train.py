@@ -32,7 +32,7 @@ from transformer_jax.runs.checkpoints import Checkpoints, committed_steps
 from transformer_jax.runs.metrics import FILE, check_metrics, clock
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.runs.together import restore_newest
-from transformer_jax.runs.weights_and_biases import check_wandb
+from transformer_jax.runs.weights_and_biases import import_wandb
 from transformer_jax.text.features import FeatureReader
 from transformer_jax.text.vocabulary import both_sides
 from transformer_jax.training.cost import step_flops
@@ -48,8 +48,7 @@ from transformer_jax.training.state import States
 from transformer_jax.training.stopping import StopRequest
 from transformer_jax.training.timing import measure
 from transformer_jax.training.vocabulary import known_vocabulary
-from transformer_jax.use.description import describe
-from transformer_jax.use.limits import check_memory, check_sizes
+from transformer_jax.use.description import check_memory, check_sizes, describe
 from transformer_jax.use.origin import initial_state, with_origin
 from transformer_jax.use.teacher import with_teacher
 
@@ -208,7 +207,8 @@ def _check_folder(run: RunFolder, config: Config, lock: bool = True) -> None:
     for one, own in _runs(run, config):
         one.check(own, lock)
         check_metrics(one.path)
-    check_wandb(config.train.wandb_project)
+    if (project := config.train.wandb_project) is not None:
+        import_wandb(project)
 
 
 def _train_in(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
