@@ -174,9 +174,7 @@ def read_csv(path: Path, head: Sequence[str]) -> list[tuple[int, list[str]]]:
 
 
 def read_table(
-    path: Path,
-    kind: type[Any],
-    ranges: Mapping[str, tuple[float, float]] = MappingProxyType({}),
+    path: Path, kind: type[Any], ranges: Mapping[str, tuple[float, float]] = MappingProxyType({})
 ) -> list[Any]:
     """The rows of a table that `write_csv` wrote; none if there is no file.
 

@@ -19,21 +19,12 @@ from transformer_jax.config.schema import Config
 from transformer_jax.decoding.lines import LineTranslator
 from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.evaluation.bleu import Scores, as_dict, format_scores, score
-from transformer_jax.evaluation.latency import (
-    format_latency,
-    mean_latency,
-    wait_k_delays,
-)
+from transformer_jax.evaluation.latency import format_latency, mean_latency, wait_k_delays
 from transformer_jax.files import in_the_way
 from transformer_jax.parallel import processes
 from transformer_jax.reporting.plots import printable
 from transformer_jax.reporting.provenance import revision
-from transformer_jax.runs.evaluations import (
-    PART,
-    evaluation_path,
-    text_digest,
-    write_evaluation,
-)
+from transformer_jax.runs.evaluations import PART, evaluation_path, text_digest, write_evaluation
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.by_position import evenly_spaced
 from transformer_jax.text.corpora import TextPairs, open_corpus
@@ -42,12 +33,7 @@ from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.text.lines import TextLines
 from transformer_jax.text.mixture import as_asked, plain_parts
 from transformer_jax.training.line_checks import LANGUAGE_GAP, Language, warn_of_texts
-from transformer_jax.use.loading import (
-    NO_OVERRIDES,
-    LoadedModel,
-    load_model,
-    pairs_of_split,
-)
+from transformer_jax.use.loading import NO_OVERRIDES, LoadedModel, load_model, pairs_of_split
 
 log = logging.getLogger(__name__)
 COMPARED_LINES = 1_000  # of a text, whose language is compared with that of the translations

@@ -15,12 +15,7 @@ from transformer_jax.config.schema import Config
 from transformer_jax.decoding.scoring import forced_scores
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.evaluation.head_importance import (
-    attentions,
-    gated,
-    importance,
-    with_heads,
-)
+from transformer_jax.evaluation.head_importance import attentions, gated, importance, with_heads
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.parameters import abstract_params
 from transformer_jax.model.sides.transformer import watched_layer

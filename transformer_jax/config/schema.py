@@ -39,12 +39,7 @@ class Config:
     train: TrainConfig = TrainConfig()
     mesh: MeshConfig = MeshConfig()
     decode: DecodeConfig = DecodeConfig()
-    seed: int = key(
-        0,
-        "of parameters, dropout and batches",
-        at_least=0,
-        at_most=2**32 - 1,
-    )
+    seed: int = key(0, "of parameters, dropout and batches", at_least=0, at_most=2**32 - 1)
 
 
 KEYS: dict[str, Key] = {one.name: one for one in keys_of(Config)}

@@ -154,12 +154,7 @@ class TrainConfig:
         above=0,
         read_with=("train.objective",),
     )
-    candidates: int = key(
-        8,
-        "translations drawn of each source",
-        at_least=2,
-        read_with=REWARDED,
-    )
+    candidates: int = key(8, "translations drawn of each source", at_least=2, read_with=REWARDED)
     sharpness: float = key(
         1.0,
         "exponent of the probabilities from which risk makes its distribution over the different "

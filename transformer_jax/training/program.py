@@ -27,13 +27,7 @@ from transformer_jax.text.encoded import Taught
 from transformer_jax.text.links import BITS
 from transformer_jax.text.vocabulary import Sizes
 from transformer_jax.training.optimizer import make_optimizer
-from transformer_jax.training.state import (
-    AGREEMENT,
-    States,
-    TrainState,
-    init_state,
-    state_names,
-)
+from transformer_jax.training.state import AGREEMENT, States, TrainState, init_state, state_names
 from transformer_jax.training.step import loss_block, make_loss_fn, make_train_step
 from transformer_jax.training.two_directions import make_two_way_step
 

@@ -190,10 +190,7 @@ def parse_experiment(
 
 
 def parse_flags(
-    command: str,
-    known: Iterable[Flag],
-    arguments: Sequence[str],
-    keys: tuple[str, ...] = ("",),
+    command: str, known: Iterable[Flag], arguments: Sequence[str], keys: tuple[str, ...] = ("",)
 ) -> dict[str, Any]:
     """The value of each flag of a command, and of the one argument that it may take without a name.
 

@@ -36,12 +36,7 @@ from transformer_jax.runs.weights_and_biases import import_wandb
 from transformer_jax.text.features import FeatureReader
 from transformer_jax.text.vocabulary import both_sides
 from transformer_jax.training.cost import step_flops
-from transformer_jax.training.data import (
-    NOMINAL_FILL,
-    TrainingData,
-    load_data,
-    nominal_shape,
-)
+from transformer_jax.training.data import NOMINAL_FILL, TrainingData, load_data, nominal_shape
 from transformer_jax.training.loop import Direction, train_steps
 from transformer_jax.training.program import Program, check_rows, compile_program
 from transformer_jax.training.state import States
