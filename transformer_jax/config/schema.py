@@ -72,7 +72,7 @@ def known_key(name: str) -> Key:
     if name in SECTIONS:
         raise ConfigError(f"{name} is a section of the config. Name a key in it: {keys_in(name)}.")
     if name in OLD_KEYS:
-        replaced = " and ".join(OLD_KEYS[name].replaced_by)
+        replaced = " and ".join(OLD_KEYS[name][0])
         raise ConfigError(f"{name} is now {replaced}." if replaced else f"{name} has gone.")
     is_key = "." in name or any(f".{key}".endswith(f".{name}") for key in KEYS)
     sections = [] if is_key else difflib.get_close_matches(name, SECTIONS, n=1, cutoff=0.75)

@@ -116,8 +116,9 @@ def _read_params(folder: Path, like: Params) -> Params:
 
 
 def _find(run: RunFolder, which: str) -> Path:
+    # Finished averages have a manifest: it is written last.
+    averages = [p for p in run.averages.glob("*-last*") if p.is_dir() and manifest_of(p).exists()]
     if which == "average":
-        averages = _averages(run)
         if not averages:
             raise RunError(
                 f"{run.path} has no averaged checkpoint: run `average "
@@ -131,7 +132,7 @@ def _find(run: RunFolder, which: str) -> Path:
         if steps and int(step) < steps[-1]:
             log.warning("%s is older than checkpoint %d: see `average`", newest, steps[-1])
         return newest
-    named = {path.name: path for path in _averages(run)}
+    named = {path.name: path for path in averages}
     if which in named:
         return named[which]
     steps = saved_steps(run)
@@ -148,11 +149,6 @@ def _find(run: RunFolder, which: str) -> Path:
     names = ["average", *sorted(named)] if named else []
     known = ", ".join(["latest", "best", *names, *map(str, steps)])
     raise RunError(f"{run.path}: --checkpoint={which} is not there. Valid: {known}.")
-
-
-def _averages(run: RunFolder) -> list[Path]:
-    """Folders of the finished averages, which are those with a manifest: it is written last."""
-    return [p for p in run.averages.glob("*-last*") if p.is_dir() and manifest_of(p).exists()]
 
 
 def saved_steps(run: RunFolder) -> list[int]:

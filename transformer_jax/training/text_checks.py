@@ -74,7 +74,17 @@ def warn_of_splits(corpus: Corpus, data: DataConfig, of_valid: str) -> None:
     `of_valid` is the fingerprint of the validation text.
     """
     texts = directed(map(Text.of, data.train), data.directions)
-    same_name = functools.cache(functools.partial(_same_name, corpus))  # it reads whole files
+
+    @functools.cache  # it reads whole files
+    def same_name(stem: str) -> str:
+        """What all stems of one text have in common: of files their sums, with the stem's slice."""
+        own = slice_of(stem)[0]
+        for one in plain_corpora(corpus):
+            if isinstance(one, FolderCorpus):
+                with contextlib.suppress(DataError):  # it has other languages
+                    return "".join(x.hex() for x in one.text_digests(own)) + stem.removeprefix(own)
+        return stem
+
     for one, other in itertools.combinations(texts, 2):
         is_same = (one.direction, one.tag) == (other.direction, other.tag)
         if is_same and overlap(same_name(one.stem), same_name(other.stem)):
@@ -178,16 +188,6 @@ def _contents(pairs: EncodedPairs) -> Iterator[tuple[bytes, bytes, int]]:
         first, end = pairs.src_offsets[i : i + 2]
         ids = pairs.tgt_ids[slice(*pairs.tgt_offsets[i : i + 2])]
         yield ids.tobytes(), pairs.src_ids[first : min(end, first + 8)].tobytes(), int(end - first)
-
-
-def _same_name(corpus: Corpus, stem: str) -> str:
-    """What all stems of one text have in common: of files their sums, with the stem's slice."""
-    own = slice_of(stem)[0]
-    for one in plain_corpora(corpus):
-        if isinstance(one, FolderCorpus):
-            with contextlib.suppress(DataError):  # it has other languages
-                return "".join(x.hex() for x in one.text_digests(own)) + stem.removeprefix(own)
-    return stem
 
 
 def _sums(pairs: EncodedPairs, numbers: np.ndarray) -> Iterator[np.ndarray]:

@@ -44,8 +44,7 @@ from transformer_jax.training.stopping import StopRequest
 from transformer_jax.training.timing import measure
 from transformer_jax.training.vocabulary import known_vocabulary
 from transformer_jax.use.description import check_memory, check_sizes, describe
-from transformer_jax.use.origin import initial_state, with_origin
-from transformer_jax.use.teacher import with_teacher
+from transformer_jax.use.origin import initial_state, with_origin, with_teacher
 
 log = logging.getLogger(__name__)
 
