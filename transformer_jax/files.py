@@ -179,7 +179,6 @@ def read_table(
     """The rows of a table that `write_csv` wrote; none if there is no file.
 
     Args:
-      path: the file.
       kind: the NamedTuple of a row. The first two columns name a row, so no two rows share both.
       ranges: the least and the largest number in a column, which is then not NaN; in other columns
         numbers are finite and not below 0, or NaN.

@@ -42,7 +42,6 @@ def draw_kinds(
     """The parts of a page: one section per kind with the PNGs of its layers.
 
     Args:
-      found: the sentence and its weights.
       kinds: names of KINDS.
       folder: where the files attention_KIND_LAYER.png are written.
       layer: number from 1; None: all layers.
@@ -70,7 +69,6 @@ def write_weights(
     """Writes the weights of these kinds, with the subwords of their rows and columns.
 
     Args:
-      found: the sentence and its weights.
       kinds: names of KINDS.
       path: .json: an object with source, translation and checkpoint, and with an object for each
         kind: weights [layers, heads, attending, attended], layers and heads (numbers from 1),

@@ -73,16 +73,19 @@ def translate(
     loaded = load_model(
         workdir, checkpoint, beam_size, length_penalty, n_best, coverage_penalty, overrides
     )
-    if engine is None:
-        translator = loaded.line_translator()
-    else:
-        from transformer_jax.commands.engine import engine_lines
-
-        translator = engine_lines(loaded, engine)
+    translator = _lines(loaded, engine)
     if processes.is_first() and stdin.isatty():
         log.info("type a sentence and press Enter; Ctrl-D on an empty line ends the input")
     _answer(translator, loaded.config.data.context, stdin, stdout, n_best, scores)
     translator.warn_of_cut()
+
+
+def _lines(loaded: LoadedModel, engine: str | None) -> LineTranslator:
+    if engine is None:
+        return loaded.line_translator()
+    from transformer_jax.commands.engine import engine_lines
+
+    return engine_lines(loaded, engine)
 
 
 def _answer(

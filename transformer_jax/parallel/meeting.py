@@ -34,9 +34,15 @@ def meet(coordinator: str, num_processes: int, process_id: int, seconds: float) 
       MissingProcess: a process did not come in time, or the host's name is unknown.
       ConfigError: two processes have one number, or the address cannot be used.
     """
+    host, _, port = coordinator.rpartition(":")
+    is_port = port.isdecimal() and 0 < int(port[:9]) < 1 << 16
+    if not host or "/" in host or not is_port:
+        raise ConfigError(
+            f"process 0 cannot listen at {coordinator}: the address is HOST:PORT with a port of 1 "
+            "to 65535."
+        )
     if num_processes == 1:
         return
-    host, _, port = coordinator.rpartition(":")
     _find(coordinator, host.strip("[]"), int(port))
     if process_id == 0:
         _receive(coordinator, int(port), num_processes, seconds)
@@ -50,14 +56,13 @@ def _find(coordinator: str, host: str, port: int) -> None:
     while True:
         try:
             socket.getaddrinfo(host, port)
+            return
         except OSError as error:
             if clock.is_over(f"the name {host!r} of --coordinator={coordinator}"):
                 raise MissingProcess(
                     f"--coordinator={coordinator}: there is no host {host!r} ({error.strerror})."
                 ) from None
             time.sleep(PAUSE)
-        else:
-            return
 
 
 class _Clock:

@@ -112,7 +112,6 @@ def shardings(tree: Any, names: Any, mesh: Mesh) -> Any:
     Args:
       tree: arrays, abstract or not.
       names: the same tree with a PartitionSpec of axis names instead of each array.
-      mesh: the devices.
     """
     return jax.tree.map(
         lambda x, own: NamedSharding(mesh, spec_of(own, x.shape, mesh)), tree, names

@@ -198,7 +198,6 @@ class Checkpoints:
         """Starts to write a checkpoint.
 
         Args:
-          state: the training state.
           step: the number of training steps taken.
           score: the validation score; None: there was no validation at this step.
 

@@ -194,7 +194,6 @@ def open_reports(
     """A context that reports metrics into the run's folder and to the user.
 
     Args:
-      workdir: the run's folder.
       total: number of training steps of the run.
       first: number of steps already taken.
       silent: report nothing; only one of several processes reports.

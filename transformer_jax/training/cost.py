@@ -83,7 +83,6 @@ def training_flops(
     """FLOPs of the forward and backward pass of one row.
 
     Args:
-      model: the model.
       sizes: sizes of its vocabularies.
       src_length: positions of the source.
       tgt_length: positions of the target.

@@ -53,8 +53,6 @@ def train_steps(
 
     Args:
       states: the state of each direction.
-      train: the run's keys for training.
-      program: the compiled step.
       directions: one, or with train.agreement_weight two; the batches are those of the first.
       stop: whether a signal asks to stop.
 

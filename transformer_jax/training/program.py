@@ -167,9 +167,7 @@ def compile_program(
     """Compiles the training step ahead of time, without running anything.
 
     Args:
-      model_config: the model.
       train: batches, optimizer and loss.
-      mesh: the devices.
       sizes: sizes of the vocabularies.
       shape: shape of a batch.
       meanwhile: called in another thread while XLA compiles, which needs no Python; this function

@@ -41,8 +41,6 @@ def describe(
     """Lines about a run before its first step, for the log and for `--dry_run`.
 
     Args:
-      config: the run's config.
-      program: its compiled step.
       sizes: sizes of its vocabularies.
       shape: of a batch.
       fill: the share of target positions that are not padding.
@@ -87,8 +85,6 @@ def check_sizes(config: Config, mesh: Mesh, shape: BatchShape) -> None:
     """Raises ConfigError if the state and the batch alone cannot fit; compiles nothing.
 
     Args:
-      config: the run's config.
-      mesh: the run's devices.
       shape: the batch's shape; without a corpus, the nominal one.
     """
     model = make_model(config.model, config.vocabulary.size)

@@ -10,14 +10,12 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
-from jax.sharding import Mesh
 
 from transformer_jax.compilation import keep_compiled_programs
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.checks import check
 from transformer_jax.config.data import Text, code
 from transformer_jax.config.decode import DecodeConfig
-from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import Config
 from transformer_jax.decoding.generators import check_n_best
 from transformer_jax.decoding.lines import LineTranslator, banned_ids
@@ -27,7 +25,6 @@ from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError
 from transformer_jax.model.encoder_decoder import EncoderDecoder, make_model
 from transformer_jax.model.ensemble import Ensemble
-from transformer_jax.model.interfaces import Params
 from transformer_jax.model.parameters import abstract_params, axis_names
 from transformer_jax.parallel.mesh import decoding_mesh, with_shardings
 from transformer_jax.runs.run_folder import RunFolder
@@ -35,7 +32,7 @@ from transformer_jax.runs.weights import load_params
 from transformer_jax.text.corpora import open_corpus
 from transformer_jax.text.features import FeatureReader, how_read
 from transformer_jax.text.folder_corpus import Pair
-from transformer_jax.text.vocabulary import Sizes, Vocabulary, load_vocabulary
+from transformer_jax.text.vocabulary import Vocabulary, load_vocabulary
 
 NO_OVERRIDES: Mapping[str, Any] = MappingProxyType({})
 log = logging.getLogger(__name__)
@@ -158,11 +155,10 @@ def load_model(
     vocabulary = _common_vocabulary(runs)
     name_codes(vocabulary, config)
     mesh = decoding_mesh(config.mesh)
-    loaded = [
-        _load_member(run, own.model, checkpoint, vocabulary.sizes, mesh)
-        for run, own in zip(runs, configs, strict=True)
-    ]
-    models, params, names = zip(*loaded, strict=True)
+    models = tuple(make_model(own.model, vocabulary.sizes) for own in configs)
+    shapes = [with_shardings(abstract_params(one), axis_names(one), mesh) for one in models]
+    loaded = [load_params(run, checkpoint, like) for run, like in zip(runs, shapes, strict=True)]
+    params, names = zip(*loaded, strict=True)
     name = "+".join(names)
     model = models[0] if len(models) == 1 else Ensemble(models)
     held = params[0] if len(models) == 1 else Ensemble.joined(params)
@@ -213,15 +209,6 @@ def name_codes(vocabulary: Vocabulary, config: Config) -> None:
     if vocabulary.codes and not config.data.codes and config.decode.to is None:
         codes = ", ".join(sorted(vocabulary.codes))
         log.info("source lines begin with the code of the target language: %.200s", codes)
-
-
-def _load_member(
-    run: RunFolder, config: ModelConfig, checkpoint: str, sizes: Sizes, mesh: Mesh
-) -> tuple[EncoderDecoder, Params, str]:
-    """A run's model, its parameters on the mesh, and the checkpoint's name."""
-    model = make_model(config, sizes)
-    like = with_shardings(abstract_params(model), axis_names(model), mesh)
-    return model, *load_params(run, checkpoint, like)
 
 
 def _common_vocabulary(runs: Sequence[RunFolder]) -> Vocabulary:

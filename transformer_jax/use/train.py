@@ -34,7 +34,7 @@ from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.runs.together import restore_newest
 from transformer_jax.runs.weights_and_biases import import_wandb
 from transformer_jax.text.features import FeatureReader
-from transformer_jax.text.vocabulary import both_sides
+from transformer_jax.text.vocabulary import both_sides, load_vocabulary
 from transformer_jax.training.cost import step_flops
 from transformer_jax.training.data import NOMINAL_FILL, TrainingData, load_data, nominal_shape
 from transformer_jax.training.loop import Direction, train_steps
@@ -42,7 +42,7 @@ from transformer_jax.training.program import Program, check_rows, compile_progra
 from transformer_jax.training.state import States
 from transformer_jax.training.stopping import StopRequest
 from transformer_jax.training.timing import measure
-from transformer_jax.training.vocabulary import known_vocabulary
+from transformer_jax.training.vocabulary import given_vocabulary
 from transformer_jax.use.description import check_memory, check_sizes, describe
 from transformer_jax.use.origin import initial_state, with_origin, with_teacher
 
@@ -60,7 +60,6 @@ def train(config: Config, workdir: str, dry_run: bool = False, force: bool = Fal
     Every process of a run calls it (parallel/processes.py); the first one writes and reports.
 
     Args:
-      config: the run's config.
       workdir: the run's folder, which is created if it does not exist.
       dry_run: whether to compile the step, print sizes, memory and time, and stop.
       force: whether to start although the step needs more memory than there is.
@@ -274,7 +273,8 @@ def _one_way(run: RunFolder, config: Config, data: TrainingData, main: Config) -
     if config is not main:
         data = data.of_other_direction(config)
         run.check_corpus(*data.fingerprints)
-        known = known_vocabulary(config, run)
+        own = run.vocabulary_file
+        known = load_vocabulary(own) if own.exists() else given_vocabulary(config)
         if known is not None and known.digest != data.vocabulary.digest:
             raise RunError(
                 f"{run.path} or train.init_from has another vocabulary than the direction that it "
