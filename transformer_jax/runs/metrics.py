@@ -50,7 +50,10 @@ class MetricsWriter:
         workdir = Path(workdir)
         workdir.mkdir(parents=True, exist_ok=True)
         path = workdir / FILE
-        _cut_back(path, purge_after_step)
+        if path.exists():
+            lines = _whole_lines(path)
+            kept = [line for line, record in lines if record["step"] <= purge_after_step]
+            write_atomically(path, b"".join(kept))
         self._path = path
         self._file = path.open("ab", buffering=0)
         self._unwritten = b""
@@ -298,14 +301,6 @@ def _to_json(value: float) -> float | str:
     if math.isfinite(value):
         return value
     return next(word for word, number in NON_FINITE.items() if str(number) == str(value))
-
-
-def _cut_back(path: Path, last_step: int) -> None:
-    """Atomically removes an unfinished last line and the lines of steps after `last_step`."""
-    if not path.exists():
-        return
-    kept = [line for line, record in _whole_lines(path) if record["step"] <= last_step]
-    write_atomically(path, b"".join(kept))
 
 
 def _whole_lines(path: Path) -> list[tuple[bytes, dict[str, Any]]]:

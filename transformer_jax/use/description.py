@@ -95,15 +95,11 @@ def check_sizes(config: Config, mesh: Mesh, shape: BatchShape) -> None:
     positions = shape.rows * (shape.src_length + shape.tgt_length) / batch_ways(mesh)
     # A position has three int32, and in a micro-batch at least one vector of the model's width.
     batch = positions * (12 + 4 * config.model.d_model / config.train.accumulate_steps)
-    _check_bytes(int(state + batch), mesh, "The model's state and one batch alone need")
+    check_bytes(int(state + batch), mesh, "The model's state and one batch alone need")
 
 
-def check_memory(program: Program) -> None:
-    """Raises ConfigError if the compiled step needs more memory than a device has."""
-    _check_bytes(program.memory_bytes, program.mesh, "The training step needs")
-
-
-def _check_bytes(needed: int, mesh: Mesh, who: str) -> None:
+def check_bytes(needed: int, mesh: Mesh, who: str) -> None:
+    """Raises ConfigError, which `who` begins, if a device has less memory than is needed."""
     available = device_memory(mesh)
     if available is not None and needed > available:
         raise ConfigError(

@@ -114,7 +114,9 @@ class _Group:
 
     def run(self) -> int:
         """Starts all processes and waits for all; returns the status of the first that failed."""
-        address = f"localhost:{_free_port()}"
+        with socket.socket() as free:
+            free.bind(("", 0))
+            address = f"localhost:{free.getsockname()[1]}"
         self._running = []
         for number in range(self.size):
             flags = list[str]()
@@ -171,12 +173,6 @@ def _visible(process: int, processes: int) -> dict[str, str]:
         return {}
     part = (gpus[n] for n in own_part(process, processes))
     return {"CUDA_VISIBLE_DEVICES": ",".join(part)}
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
 
 
 def _end_with_parent() -> None:

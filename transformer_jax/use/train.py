@@ -43,7 +43,7 @@ from transformer_jax.training.state import States
 from transformer_jax.training.stopping import StopRequest
 from transformer_jax.training.timing import measure
 from transformer_jax.training.vocabulary import given_vocabulary
-from transformer_jax.use.description import check_memory, check_sizes, describe
+from transformer_jax.use.description import check_bytes, check_sizes, describe
 from transformer_jax.use.origin import initial_state, with_origin, with_teacher
 
 log = logging.getLogger(__name__)
@@ -184,7 +184,7 @@ def _program(
     program = compile_program(config.model, config.train, mesh, sizes, shape, meanwhile=prepare)
     described = describe(config, program, sizes, shape, data.plan.tgt_fill, data.steps_per_epoch)
     if not force:
-        check_memory(program)
+        check_bytes(program.memory_bytes, mesh, "The training step needs")
     return program, described
 
 
