@@ -214,7 +214,7 @@ def _run_file(spec: str, file: Path, arguments: list[str]) -> Any:
     if file.suffix != ".py":
         run = "; a run continues with train --workdir=RUN alone" if file.suffix == ".json" else ""
         raise ConfigError(f"--config={path} is not a Python file: its name must end in .py{run}.")
-    try:
+    try:  # runpy writes no __pycache__ beside the file
         get_config = runpy.run_path(path, run_name="transformer_jax_config").get("get_config")
         if not callable(get_config):
             raise ConfigError(f"{path} has no function get_config. Presets in configs/ show one.")

@@ -34,15 +34,9 @@ def meet(coordinator: str, num_processes: int, process_id: int, seconds: float) 
       MissingProcess: a process did not come in time, or the host's name is unknown.
       ConfigError: two processes have one number, or the address cannot be used.
     """
-    host, _, port = coordinator.rpartition(":")
-    is_port = port.isdecimal() and 0 < int(port[:9]) < 1 << 16
-    if not host or "/" in host or not is_port:
-        raise ConfigError(
-            f"process 0 cannot listen at {coordinator}: the address is HOST:PORT with a port of 1 "
-            "to 65535."
-        )
     if num_processes == 1:
         return
+    host, _, port = coordinator.rpartition(":")
     _find(coordinator, host.strip("[]"), int(port))
     if process_id == 0:
         _receive(coordinator, int(port), num_processes, seconds)

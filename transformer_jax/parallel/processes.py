@@ -76,6 +76,7 @@ def join(
         coordinator = launched.address
         num_processes, process_id = launched.processes, launched.process
     if coordinator and num_processes and process_id is not None:
+        _check_address(coordinator)
         meet(coordinator, num_processes, process_id, JOINING_SECONDS)
     _connect(coordinator, num_processes, process_id, launched, agree_on_stops)
 
@@ -124,6 +125,16 @@ def check_alone() -> None:
         raise ConfigError(
             f"This is one of {jax.process_count()} processes of a TPU pod, and each would be a run "
             f"of its own: give {FLAGS}."
+        )
+
+
+def _check_address(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    is_port = port.isdecimal() and 0 < int(port[:9]) < 1 << 16
+    if not host or "/" in host or not is_port:
+        raise ConfigError(
+            f"process 0 cannot listen at {address}: the address is HOST:PORT with a port of 1 to "
+            "65535."
         )
 
 

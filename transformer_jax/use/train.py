@@ -143,12 +143,8 @@ def _dry_run(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
     steps = config.train.steps
     searches = ", without the searches of validation BLEU" * config.train.valid_bleu
     whole = clock(timing.seconds(steps, config.train.valid_every))
-    _print(
-        [
-            f"time: {timing.step:.3g} s a step and {timing.check:.3g} s a validation, {whole} for "
-            f"{steps:,} steps{searches}"
-        ]
-    )
+    times = f"{timing.step:.3g} s a step and {timing.check:.3g} s a validation"
+    _print([f"time: {times}, {whole} for {steps:,} steps{searches}"])
 
 
 def _print(lines: Iterable[str]) -> None:
