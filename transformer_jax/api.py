@@ -306,7 +306,7 @@ class Run:
         """
         translator = self.loaded.one_by_one("attention").translator
         lines = self.loaded.line_translator()
-        model = self.loaded.model
+        of_run = self.loaded.model, translator.params, self.loaded.vocabulary
         sides = _paired([source], ["" if target is None else target])
         src_ids, tgt_ids = self._encoded(lines, *sides)
         if not len(src_ids[0]):
@@ -318,12 +318,8 @@ class Run:
                 raise RunError("The model finds no translation; did its training diverge?")
             tgt_ids = [own]
         places = lines.read.places(len(src_ids[0])) if lines.read else None
-        pair = src_ids[0], tgt_ids[0]
-        found = pair_attention(
-            model, translator.params, self.loaded.vocabulary, *pair, places=places, explain=explain
-        )
-        translation = lines.text(tgt_ids[0])
-        is_given = target is not None
+        found = pair_attention(*of_run, src_ids[0], tgt_ids[0], places=places, explain=explain)
+        translation, is_given = lines.text(tgt_ids[0]), target is not None
         return AttendedSentence(source, translation, self.checkpoint, found, is_given, explain)
 
     @_in_python_s_words

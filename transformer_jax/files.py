@@ -180,14 +180,11 @@ def read_csv(path: Path, head: Sequence[str], newer: int = 0) -> list[tuple[int,
 
 
 def read_table(
-    path: Path,
-    kind: type[Any],
-    ranges: Mapping[str, tuple[float, float]] = MappingProxyType({}),
+    path: Path, kind: type[Any], ranges: Mapping[str, tuple[float, float]] = MappingProxyType({})
 ) -> list[Any]:
     """The rows of a table that `write_csv` wrote; none if there is no file.
 
     Args:
-      path: the file.
       kind: the NamedTuple of a row. The first two columns name a row, so no two rows share both.
         An older file may lack columns that have a default.
       ranges: the least and the largest number in a column, which is then not NaN; in other columns
@@ -319,18 +316,15 @@ def kept(kind: str, name: str, make: Callable[[], bytes]) -> bytes:
       make: called if the cache has no undamaged content; the result is cached if possible.
     """
     path = cache_folder() / kind / hashlib.sha256(name.encode()).hexdigest()[:32]
-    try:
+    stored = b""
+    with contextlib.suppress(OSError):
         stored = path.read_bytes()
-    except OSError:
-        stored = b""
     size = hashlib.sha256().digest_size
     digest = stored[:size]
     content = stored[size:]
     if digest == hashlib.sha256(content).digest():
         return content
     content = make()
-    try:
+    with contextlib.suppress(OSError):  # without the cache, it is made again next time
         write_atomically(path, hashlib.sha256(content).digest() + content)
-    except OSError:
-        pass  # without the cache, it is made again next time
     return content

@@ -89,7 +89,7 @@ def test_checkpoints_with_a_gap_between_them_are_said(run, monkeypatch, caplog):
     average(str(run.path), 3)
     assert "not evenly spaced" not in caplog.text
     monkeypatch.setattr(module, "_last_steps", lambda *_: [20, 35, 40])
-    monkeypatch.setattr(module, "_mean", lambda run, steps, like: params_of(run, 40))
+    monkeypatch.setattr(module, "mean_params", lambda trees: params_of(run, 40))
     average(str(run.path), 3)
     assert "not evenly spaced" in caplog.text
 

@@ -12,9 +12,8 @@ from transformer_jax.config.changes import with_values
 from transformer_jax.config.checks import check
 from transformer_jax.config.files import split_overrides
 from transformer_jax.config.keys import key, keys_of
-from transformer_jax.config.lookup import nearest_key
 from transformer_jax.config.old_keys import upgraded
-from transformer_jax.config.schema import KEYS, SECTIONS, Config
+from transformer_jax.config.schema import KEYS, SECTIONS, Config, nearest_key
 from transformer_jax.config.serialization import from_config_dict, from_json
 from transformer_jax.errors import ConfigError
 from transformer_jax.model.sides.choices import ENCODERS

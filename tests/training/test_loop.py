@@ -19,8 +19,8 @@ from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.tables.collect import training_seconds
 from transformer_jax.training import loop
 from transformer_jax.training.loop import Direction, _lacks_validation, _Observers
-from transformer_jax.training.patience import Patience
 from transformer_jax.training.program import compile_program
+from transformer_jax.training.validation import Patience
 
 MEASURED = {
     "epoch",

@@ -15,8 +15,8 @@ from transformer_jax.runs.checkpoints import committed_steps
 from transformer_jax.runs.metrics import read_metrics
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.training import loop, stopping
-from transformer_jax.training.patience import Patience, past_scores
 from transformer_jax.training.stopping import StopRequest, asking
+from transformer_jax.training.validation import Patience, past_scores
 
 # Signals: the first one asks, a second one has its usual effect ----------------------------------
 

@@ -11,7 +11,7 @@ from transformer_jax.config.schema import MeshConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.training.program import BatchShape
-from transformer_jax.use import limits
+from transformer_jax.use import description as limits
 
 GIB = limits.GIB
 
@@ -43,7 +43,7 @@ def test_the_state_and_the_batch_are_counted_by_device(monkeypatch):
 def test_what_one_device_of_several_needs(monkeypatch):
     """fsdp and tensor divide the state, data and fsdp the rows; two directions double the state."""
     needed = []
-    monkeypatch.setattr(limits, "_check_bytes", lambda count, *_: needed.append(count))
+    monkeypatch.setattr(limits, "check_bytes", lambda count, *_: needed.append(count))
 
     def need(mesh: dict[str, int], rows: int, **changes) -> int:
         shape = BatchShape(rows, src_length=48, tgt_length=40)

@@ -14,7 +14,7 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.training.data import load_data
 from transformer_jax.use.loading import load_model
-from transformer_jax.use.teacher import _check_reads_the_same, with_teacher
+from transformer_jax.use.origin import _check_reads_the_same, with_teacher
 
 STUDENT = {"train__steps": 12, "train__checkpoint_every": 5, "train__valid_every": 12}
 

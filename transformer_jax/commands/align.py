@@ -47,13 +47,11 @@ def align(
 
     Args:
       workdir: the run's folder; None: no run.
-      src: a file of sources.
-      tgt: a file of their translations.
+      src, tgt: files of sources and of their translations.
       gold: a file of the right links, in the same form; None: none.
       layer: of the decoder, from 1; None: model.watched_layer.
       explain: a name in EXPLANATIONS, for what it finds in place of a layer's weights.
-      checkpoint: "latest", "best", "average", a step, or an average's name.
-      overrides: keys of `decode` and their values.
+      checkpoint, overrides: see `load_model`.
 
     Raises:
       UserError: there is no such run, checkpoint, file, layer or method, the files differ in
@@ -69,14 +67,16 @@ def align(
             )
         _align_alone(pairs, right)
         return
-    _check_explain(explain, layer)
+    if explain is not None:
+        check_method(explain)
+        if layer is not None:
+            raise ConfigError(f"--explain={explain} is about the whole model: leave --layer out.")
     run = Run(load_model(workdir, checkpoint, overrides=overrides).reading_text("align"))
     changed, means = 0, []
     for pair, found in _aligned(run, pairs, explain):
         number = _number(layer, len(found.mean_NJ), watched_layer(run.config.model))
         means.append(found.mean_NJ)
-        links = found.mean_NJ[number].tolist()
-        print(" ".join(f"{i}-{j}" for j, i in enumerate(links) if i >= 0))
+        print(" ".join(f"{i}-{j}" for j, i in enumerate(found.mean_NJ[number].tolist()) if i >= 0))
         source = split_codes(pair.src, run.loaded.vocabulary.codes)[1]
         changed += is_renumbered(found.src_words, words_of(source)) or is_renumbered(
             found.tgt_words, words_of(pair.tgt)
@@ -91,14 +91,6 @@ def align(
 def _log_rates(by: str, means: Sequence[Any], right: Sequence[Links]) -> None:
     rates = " ".join(f"{rate:.3f}" for rate in error_rate(means, right))
     log.info("alignment error rate %s: %s", by, rates)
-
-
-def _check_explain(explain: str | None, layer: int | None) -> None:
-    """Raises ConfigError if there is no such method, or a layer with it."""
-    if explain is not None:
-        check_method(explain)
-        if layer is not None:
-            raise ConfigError(f"--explain={explain} is about the whole model: leave --layer out.")
 
 
 def is_renumbered(words: Sequence[str], of_line: Sequence[str]) -> bool:

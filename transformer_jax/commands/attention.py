@@ -42,7 +42,6 @@ def draw_kinds(
     """The parts of a page: one section per kind with the PNGs of its layers.
 
     Args:
-      found: the sentence and its weights.
       kinds: names of KINDS.
       folder: where the files attention_KIND_LAYER.png are written.
       layer: number from 1; None: all layers.
@@ -70,7 +69,6 @@ def write_weights(
     """Writes the weights of these kinds, with the subwords of their rows and columns.
 
     Args:
-      found: the sentence and its weights.
       kinds: names of KINDS.
       path: .json: an object with source, translation and checkpoint, and with an object for each
         kind: weights [layers, heads, attending, attended], layers and heads (numbers from 1),
@@ -78,23 +76,19 @@ def write_weights(
         so on.
       layer: number from 1; None: all layers.
     """
-    texts = {"source": found.source, "translation": found.translation}
-    texts["checkpoint"] = found.checkpoint
-    texts |= {"explain": found.explain} if found.explain else {}
-    layers = {
-        kind: [n for n in range(1, len(found.kinds[kind].weights_NHLM) + 1) if layer in (None, n)]
-        for kind in kinds
-    }
-    parts: dict[str, dict[str, Any]] = {
-        kind: {
-            "weights": found.kinds[kind].weights_NHLM[np.array(layers[kind]) - 1],
-            "layers": layers[kind],
-            "heads": list(found.kinds[kind].heads),
-            "attending": found.kinds[kind].attending,
-            "attended": found.kinds[kind].attended,
+    names = ("source", "translation", "checkpoint", *(("explain",) if found.explain else ()))
+    texts = {name: getattr(found, name) for name in names}
+    parts: dict[str, dict[str, Any]] = {}
+    for kind in kinds:
+        own = found.kinds[kind]
+        layers = [n for n in range(1, len(own.weights_NHLM) + 1) if layer in (None, n)]
+        parts[kind] = {
+            "weights": own.weights_NHLM[np.array(layers) - 1],
+            "layers": layers,
+            "heads": list(own.heads),
+            "attending": own.attending,
+            "attended": own.attended,
         }
-        for kind in kinds
-    }
     if path.suffix == ".json":
         for part in parts.values():
             part["weights"] = part["weights"].astype(np.float64).round(7).tolist()
@@ -126,7 +120,6 @@ def attention(
     """Prints a sentence's translation and the path of the file with the attention of each head.
 
     Args:
-      workdir: the run's folder.
       sentence: a source line.
       output: the file to write: .png, .pdf or .svg with heat maps of one layer, .html for a
         self-contained page, .npz or .json for the weights (see `write_weights`).
@@ -134,18 +127,16 @@ def attention(
         picture.
       layer: from 1; None: the last for a picture, else all.
       head: from 1; None: all.
-      checkpoint: "latest", "best", "average", a step, or an average's name.
       target: the translation that the model is given; None: its own.
       explain: a name in EXPLANATIONS, in place of the weights; kind: "cross", "decoder" or "all".
-      overrides: keys of `decode` and their values.
+      workdir, checkpoint, overrides: see `load_model`.
 
     Raises:
       UserError: there is no such run, checkpoint, kind or layer, the sentence or target is blank,
         the model finds no translation, or `output` cannot be written.
     """
     path = Path(output)
-    _check(path, kind)
-    _check_place(path, workdir)
+    _check_output(path, kind, workdir)
     if explain is not None:
         _check_explain(explain, layer or head, kind)
     run = Run(load_model(workdir, checkpoint, overrides=overrides))
@@ -170,8 +161,11 @@ def attention(
     return path
 
 
-def _check(output: Path, kind: str) -> None:
-    """Raises ConfigError if the kind cannot be written into that file; called before the work."""
+def _check_output(output: Path, kind: str, workdir: str) -> None:
+    """Raises ConfigError if the kind cannot be written into that file, or it is one of the run's.
+
+    The run's own files are no pictures.
+    """
     if output.is_dir():
         raise ConfigError(f"--output={output} is a folder: name a file in it.")
     if output.suffix not in FORMATS:
@@ -188,6 +182,12 @@ def _check(output: Path, kind: str) -> None:
             f"--kind={ALL} is more than a picture: name a file that ends in one of {others}, or "
             "one kind."
         )
+    is_inside = RunFolder(workdir).path.resolve() in output.resolve().parents
+    if output.exists() and is_inside and output.suffix in WEIGHTS:
+        raise ConfigError(
+            f"--output={output} is a file of the run in {workdir}, and would be overwritten. Give "
+            "another name."
+        )
 
 
 def _check_explain(explain: str, part: int | None, kind: str) -> None:
@@ -201,16 +201,6 @@ def _check_explain(explain: str, part: int | None, kind: str) -> None:
         raise ConfigError(
             f"--explain={explain} is about the whole model, from the translation back: leave out "
             "--layer and --head, and name --kind=cross, decoder or all."
-        )
-
-
-def _check_place(output: Path, workdir: str) -> None:
-    """Raises ConfigError if the file is one of the run's, which has no pictures of its own."""
-    is_inside = RunFolder(workdir).path.resolve() in output.resolve().parents
-    if output.exists() and is_inside and output.suffix in WEIGHTS:
-        raise ConfigError(
-            f"--output={output} is a file of the run in {workdir}, and would be overwritten. Give "
-            "another name."
         )
 
 

@@ -50,8 +50,7 @@ def augment(
       output: the stem of the files; FOLDER/STEM. OUTPUT.SRC may be the text itself.
       how: "beam"; "sample" from the whole distribution (Edunov et al. 2018); "top_k", from the 10
         likeliest subwords; None: as the run searches.
-      checkpoint: "latest", "best", "average", a step, or an average's name.
-      overrides: keys of `decode` and their values.
+      checkpoint, overrides: see `load_model`.
 
     Raises:
       UserError: there is no such run, checkpoint or text; or a file is there that this command has

@@ -8,7 +8,6 @@ from pathlib import Path
 from transformer_jax.config.train import TrainConfig
 from transformer_jax.errors import RunError
 from transformer_jax.model.encoder_decoder import make_model
-from transformer_jax.model.interfaces import Params
 from transformer_jax.model.parameters import abstract_params
 from transformer_jax.runs.checkpoints import committed_steps
 from transformer_jax.runs.run_folder import RunFolder
@@ -20,11 +19,7 @@ SETTLE_SECONDS = 1.0  # time for a deletion to end
 
 
 def average(workdir: str, last: int = 5) -> Path:
-    """Averages the parameters of the last checkpoints, for --checkpoint=average.
-
-    Args:
-      workdir: the run's folder.
-      last: the number of checkpoints.
+    """Averages the parameters of a run's last checkpoints, for --checkpoint=average.
 
     Returns:
       The average's folder, WORKDIR/averages/STEP-lastK.
@@ -40,28 +35,29 @@ def average(workdir: str, last: int = 5) -> Path:
         raise RunError(f"{run.path} has one checkpoint only: it was not trained here.")
     vocabulary = load_vocabulary(run.vocabulary_file)
     like = abstract_params(make_model(config.model, vocabulary.sizes))
-    steps = _last_steps(run, last, config.train)
-    try:
-        mean = _mean(run, steps, like)
-    except _Deleted as deleted:
-        log.info("%s; averaging those that are there now", deleted)
+    for is_again in (False, True):
         steps = _last_steps(run, last, config.train)
         try:
-            mean = _mean(run, steps, like)
-        except _Deleted as again:
+            mean = mean_params(load_params(run, str(step), like)[0] for step in steps)
+            break
+        except (RunError, FileNotFoundError):
+            time.sleep(SETTLE_SECONDS)  # a checkpoint looks damaged while it is being deleted
+            gone = sorted(set(steps) - set(committed_steps(run.checkpoints)))
+            if not gone:
+                raise
+        deleted = f"checkpoint {gone[0]} was deleted while it was averaged: a `train` in "
+        deleted += f"{run.path} keeps only its last ones (train.keep_last)"
+        if is_again:
             raise RunError(
-                f"{again}. Call `average` when that `train` has ended, or with a smaller --last."
-            ) from None
+                f"{deleted}. Call `average` when that `train` has ended, or with a smaller --last."
+            )
+        log.info("%s; averaging those that are there now", deleted)
     folder = save_average(run, f"{steps[-1]}-last{last}", mean)
     log.info("averaged checkpoints %s into %s", ", ".join(map(str, steps)), folder)
     regular = [step for step in steps if step % config.train.checkpoint_every == 0]
     if len({after - before for before, after in itertools.pairwise(regular)}) > 1:
         log.warning("these checkpoints are not evenly spaced: the first may be the best of before")
     return folder
-
-
-class _Deleted(Exception):
-    """A checkpoint was there when it was listed and is gone now."""
 
 
 def _last_steps(run: RunFolder, last: int, train: TrainConfig) -> list[int]:
@@ -81,18 +77,3 @@ def _last_steps(run: RunFolder, last: int, train: TrainConfig) -> list[int]:
             "train.keep_last."
         )
     return steps[-last:]
-
-
-def _mean(run: RunFolder, steps: list[int], like: Params) -> Params:
-    """The mean of some checkpoints. Raises _Deleted if `train` deletes one in the meantime."""
-    try:
-        return mean_params(load_params(run, str(step), like)[0] for step in steps)
-    except (RunError, FileNotFoundError):
-        time.sleep(SETTLE_SECONDS)  # a checkpoint looks damaged while it is being deleted
-        gone = sorted(set(steps) - set(committed_steps(run.checkpoints)))
-        if not gone:
-            raise
-    raise _Deleted(
-        f"checkpoint {gone[0]} was deleted while it was averaged: a `train` in {run.path} keeps "
-        "only its last ones (train.keep_last)"
-    )

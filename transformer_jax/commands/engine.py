@@ -71,7 +71,6 @@ def engine_lines(loaded: LoadedModel, engine: str) -> LineTranslator:
     The engine divides log probabilities by length^alpha, whatever decode.penalty is.
 
     Args:
-      loaded: the run.
       engine: "ctranslate2", or "ctranslate2:TYPE" with the type of its weights, such as int8.
 
     Raises:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import functools
 import itertools
 import logging
 import os
@@ -18,21 +19,12 @@ from transformer_jax.config.schema import Config
 from transformer_jax.decoding.lines import LineTranslator
 from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.evaluation.bleu import Scores, as_dict, format_scores, score
-from transformer_jax.evaluation.latency import (
-    format_latency,
-    mean_latency,
-    wait_k_delays,
-)
+from transformer_jax.evaluation.latency import format_latency, mean_latency, wait_k_delays
 from transformer_jax.files import in_the_way
 from transformer_jax.parallel import processes
 from transformer_jax.reporting.plots import printable
 from transformer_jax.reporting.provenance import revision
-from transformer_jax.runs.evaluations import (
-    PART,
-    evaluation_path,
-    text_digest,
-    write_evaluation,
-)
+from transformer_jax.runs.evaluations import PART, evaluation_path, text_digest, write_evaluation
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.by_position import evenly_spaced
 from transformer_jax.text.corpora import TextPairs, open_corpus
@@ -41,12 +33,7 @@ from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.text.lines import TextLines
 from transformer_jax.text.mixture import as_asked, plain_parts
 from transformer_jax.training.line_checks import LANGUAGE_GAP, Language, warn_of_texts
-from transformer_jax.use.loading import (
-    NO_OVERRIDES,
-    LoadedModel,
-    load_model,
-    pairs_of_split,
-)
+from transformer_jax.use.loading import NO_OVERRIDES, LoadedModel, load_model, pairs_of_split
 
 log = logging.getLogger(__name__)
 COMPARED_LINES = 1_000  # of a text, whose language is compared with that of the translations
@@ -95,12 +82,10 @@ def evaluate(
     `split=STEM` would give, and then all of them together.
 
     Args:
-      workdir: the run's folder; several: an ensemble of their models.
       split: "train", "valid", "test", a file stem or TFDS split; "test:de-fr"; None: "test".
       src: a file of source lines to use instead of a split, together with `ref`.
       ref: the files of its references, one or several.
-      checkpoint: "latest", "best", "average", a step, or an average's name, such as "40-last5".
-      beam_size: None: the run's.
+      workdir, checkpoint, beam_size: see `load_model`.
       examples: number of evenly spaced translations to print with their sources and references.
       source: with decode.to, the direction of the split; None: what `split` says.
       overrides: keys of `decode` and `data` and their values.
@@ -119,30 +104,25 @@ def evaluate(
     if text is None:
         text = _Text(name, name, [pairs_of_split(loaded.config, name, run)])
     parts = _parts_of(loaded.config, text)
-    _look_at_lines(parts or [text], loaded.config)
+    for one in parts or [text]:  # lines of a file may begin with codes of languages
+        if one.split is not None or not loaded.config.data.codes:
+            for pairs in one.with_references:
+                warn_of_texts(pairs, loaded.config)
     processes.first_does(lambda: _make_folder(run.evaluations))
     named = Path(src).parent if src else loaded.config.data.path  # where files are that lines name
     translator = loaded.line_translator(folder=named, text=text.split or "")
     log.info("translating %d lines of %s", len(text.pairs), text.name)
     hypotheses = [best.text for best, *_ in translator.shared(_lines_of(text, loaded))]
     translator.warn_of_cut()
-    keep = _Keeper(loaded, translator, folders)
+    keep = functools.partial(_keep, loaded, translator, folders)
     found = dict[str, Evaluation]()
     rest = iter(hypotheses)
     for part in parts:
         own = list(itertools.islice(rest, len(part.pairs)))
         found[part.name] = keep(part, own, is_one_of_many=True)
     whole = keep(text, hypotheses, is_one_of_many=bool(parts))
-    if processes.is_first():
-        _print_examples(text.pairs, hypotheses, examples)
+    _print_examples(text.pairs, hypotheses, examples if processes.is_first() else 0)
     return whole._replace(parts=found)
-
-
-def _look_at_lines(texts: Sequence[_Text], config: Config) -> None:
-    """Logs what may be wrong with the lines. Those of a file may begin with codes of languages."""
-    looked_at = [text for text in texts if text.split is not None or not config.data.codes]
-    for pairs in (pairs for text in looked_at for pairs in text.with_references):
-        warn_of_texts(pairs, config)
 
 
 def _lines_of(text: _Text, loaded: LoadedModel) -> list[str]:
@@ -180,52 +160,61 @@ def _check_overrides(name: str, src: str | None, overrides: Mapping[str, Any]) -
             raise ConfigError(f"--config.data.{own} changes nothing with --split={name}.")
 
 
-class _Keeper(NamedTuple):
-    """Scores translations, prints the scores, and writes both into the run's folder."""
+def _keep(
+    loaded: LoadedModel,
+    translator: LineTranslator,
+    folders: Sequence[str],
+    text: _Text,
+    hypotheses: Sequence[str],
+    is_one_of_many: bool,
+) -> Evaluation:
+    """Scores a text's translations, prints the scores, and writes both into the first folder.
 
-    loaded: LoadedModel
-    translator: LineTranslator
-    folders: Sequence[str]  # of the runs; the first one gets the files
-
-    def __call__(self, text: _Text, hypotheses: Sequence[str], is_one_of_many: bool) -> Evaluation:
-        """Scores the text's translations, prints and writes both; one of many is named in print."""
-        config = self.loaded.config
-        run = RunFolder(self.folders[0])
-        sources = [pair.src for pair in text.pairs]
-        references, *others = [[pair.tgt for pair in one] for one in text.with_references]
-        languages = config.data.between(text.split or "", config.decode.to)
-        is_read = config.data.src_kind != "text"
-        scores = score(hypotheses, references, *languages, others, is_read)
-        if is_read and others:
-            log.info("word and character errors count against the first references alone")
-        if not is_read and _has_language_of(hypotheses, sources, references):
-            log.warning(
-                "%s: most translations look like the sources, not like the references; are the "
-                "sources in %s, and the references in %s?",
-                printable(text.name),
-                *languages,
-            )
-        settings = {
-            "split": text.split,
-            "src_sha256": text_digest(self.translator.content(sources)),
-            "ref_sha256": text_digest(itertools.chain(references, *others)),
-            "checkpoint": self.loaded.checkpoint,
-            **dataclasses.asdict(config.decode),
-            **({"ensemble": list(self.folders)} if len(self.folders) > 1 else {}),
+    One of many texts is named in print.
+    """
+    config = loaded.config
+    sources = [pair.src for pair in text.pairs]
+    references, *others = [[pair.tgt for pair in one] for one in text.with_references]
+    languages = config.data.between(text.split or "", config.decode.to)
+    is_read = config.data.src_kind != "text"
+    scores = score(hypotheses, references, *languages, others, is_read)
+    if is_read and others:
+        log.info("word and character errors count against the first references alone")
+    if not is_read and _has_language_of(hypotheses, sources, references):
+        log.warning(
+            "%s: most translations look like the sources, not like the references; are the "
+            "sources in %s, and the references in %s?",
+            printable(text.name),
+            *languages,
+        )
+    settings = {
+        "split": text.split,
+        "src_sha256": text_digest(translator.content(sources)),
+        "ref_sha256": text_digest(itertools.chain(references, *others)),
+        "checkpoint": loaded.checkpoint,
+        **dataclasses.asdict(config.decode),
+        **({"ensemble": list(folders)} if len(folders) > 1 else {}),
+    }
+    path = evaluation_path(RunFolder(folders[0]).evaluations, text.name, settings)
+    if processes.is_first():
+        about: dict[str, Any] = {"name": text.name, **_files(text.with_references)}
+        about |= {PART: True} if text.is_part else {}
+        about |= {
+            **settings,
+            **as_dict(scores),
+            "device": jax.devices()[0].device_kind,
+            "devices": jax.device_count(),
+            "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "version": __version__,
+            "revision": revision(),
         }
-        path = evaluation_path(run.evaluations, text.name, settings)
-        if processes.is_first():
-            about: dict[str, Any] = {"name": text.name, **_files(text.with_references)}
-            about |= {PART: True} if text.is_part else {}
-            about |= {**settings, **as_dict(scores), **_origin()}
-            lines = _lines_of(text, self.loaded)
-            about |= _latency(self.loaded, self.translator, lines, hypotheses, references)
-            write_evaluation(path, hypotheses, about)
-            log.info("hypotheses and scores: %s", path.with_suffix(".*"))
-            if is_one_of_many:
-                print(f"{printable(text.name)}, {len(sources):,} lines")
-            print(format_scores(scores))
-        return Evaluation(scores, path, text.pairs)
+        about |= _latency(loaded, translator, _lines_of(text, loaded), hypotheses, references)
+        write_evaluation(path, hypotheses, about)
+        log.info("hypotheses and scores: %s", path.with_suffix(".*"))
+        if is_one_of_many:
+            print(f"{printable(text.name)}, {len(sources):,} lines")
+        print(format_scores(scores))
+    return Evaluation(scores, path, text.pairs)
 
 
 def _latency(
@@ -336,14 +325,3 @@ def _files(texts: Sequence[Sequence[Pair]]) -> dict[str, list[str]]:
     sources = dict.fromkeys(str(one.path.absolute()) for pairs in files for one in pairs.files[:-1])
     references = [str(pairs.files[-1].path.absolute()) for pairs in files]
     return {"src_files": list(sources), "ref_files": references}
-
-
-def _origin() -> dict[str, object]:
-    """The devices, the date and the code of this evaluation."""
-    return {
-        "device": jax.devices()[0].device_kind,
-        "devices": jax.device_count(),
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "version": __version__,
-        "revision": revision(),
-    }

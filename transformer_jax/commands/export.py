@@ -53,14 +53,13 @@ def export(
     """Writes a run's model for another engine, with what turns text into subwords.
 
     Args:
-      workdir: the run's folder.
       format: one of FORMATS.
       output: the folder to write, which must not exist.
       quantization: of CTranslate2's weights, such as "int8"; None: float32.
       gold: for CTranslate2, a stem of files: pairs in the run's languages (STEM.en, STEM.de) and
         their links (STEM.align), by which the head with the lowest alignment error rate is chosen;
         None: model.watched_layer aligns, or for a run on the built-in corpus its own links choose.
-      checkpoint: "latest", "best", "average", a step, or an average's name.
+      workdir, checkpoint: see `load_model`.
 
     Raises:
       UserError: there is no such run, checkpoint or format, the format cannot express a part of

@@ -79,7 +79,9 @@ def import_model(
     write_run(run, config, vocabulary, model.params)
     name_codes(vocabulary, config)
     sizes = " and ".join(str(size) for size in dict.fromkeys(vocabulary.sizes))
-    log.info("%s: %s subwords, %s", run.path, sizes, _described(model))
+    own = model.model
+    layers = f"{own.encoder_depth}+{own.decoder_depth} layers of {own.d_model}"
+    log.info("%s: %s subwords, %s, %s", run.path, sizes, layers, own.activation)
 
 
 def write_run(
@@ -182,9 +184,3 @@ def _config(model: Imported, run: RunFolder, languages: tuple[str, str]) -> Conf
         "vocabulary.separate": model.bundle.target_pieces is not None,
     }
     return with_values(Config(model=model.model), values)
-
-
-def _described(model: Imported) -> str:
-    config = model.model
-    layers = f"{config.encoder_depth}+{config.decoder_depth} layers of {config.d_model}"
-    return f"{layers}, {config.activation}"

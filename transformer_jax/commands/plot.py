@@ -15,7 +15,6 @@ def plot(workdir: Sequence[str], output: str) -> None:
     """Draws the curves of runs; the legend has the names of their folders.
 
     Args:
-      workdir: the runs' folders.
       output: the .png file to write.
 
     Raises:

@@ -15,12 +15,7 @@ from transformer_jax.config.schema import Config
 from transformer_jax.decoding.scoring import forced_scores
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.evaluation.head_importance import (
-    attentions,
-    gated,
-    importance,
-    with_heads,
-)
+from transformer_jax.evaluation.head_importance import attentions, gated, importance, with_heads
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.parameters import abstract_params
 from transformer_jax.model.sides.transformer import watched_layer
@@ -51,13 +46,12 @@ def prune(
     Another run can start from its weights (train.init_from), to learn to do without them.
 
     Args:
-      workdir: the run's folder.
       output: the new run's folder, which must be empty or not exist.
       heads: the share of each attention's heads that goes, above 0 and below 1; at least one head
         goes, and one stays. Of the watched layer, the watched heads stay (model.watched_heads).
       by: "importance" (Michel et al. 2019, on the validation split) or "random", the control.
       seed: of the random choice; None: 0.
-      checkpoint: "latest", "best", "average", a step, or an average's name.
+      workdir, checkpoint: see `load_model`.
       overrides: keys of `data` and their values: where the validation split is.
 
     Raises:
@@ -88,7 +82,9 @@ def prune(
         scores = {name: draw.random(loaded.config.model.num_heads) for name in names}
     else:
         scores = importance(loaded.model, loaded.translator.params, *sides)
-        _log(scores)
+        for name, own_scores in scores.items():
+            shown = " ".join(f"{x:.3g}" for x in own_scores)
+            log.info("importance of the heads of %s: %s", name, shown)
     count = config.model.num_heads
     kept = kept_heads(scores, loaded.config.model, count)
     params = checked(loaded, config, kept, sides)
@@ -138,11 +134,6 @@ def _sides(loaded: LoadedModel, run: RunFolder) -> Sides:
             "other text with --config.data.path=FOLDER or --config.data.valid=STEM."
         )
     return [src[i] for i in filled], [tgt[i] for i in filled]
-
-
-def _log(scores: dict[str, np.ndarray]) -> None:
-    for name, own in scores.items():
-        log.info("importance of the heads of %s: %s", name, " ".join(f"{x:.3g}" for x in own))
 
 
 def checked(

@@ -21,9 +21,8 @@ def quantize(workdir: str, output: str, *, checkpoint: str = "latest") -> None:
     Another run can start from it (train.init_from).
 
     Args:
-      workdir: the run's folder.
       output: the new run's folder, which must be empty or not exist.
-      checkpoint: "latest", "best", "average", a step, or an average's name.
+      workdir, checkpoint: see `load_model`.
 
     Raises:
       UserError: there is no such run or checkpoint, the folder is taken, or a weight is not finite.

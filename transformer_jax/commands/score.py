@@ -47,14 +47,10 @@ def score(
     blank source has only a blank translation, with score 0; any other has the score -inf.
 
     Args:
-      workdir: the run's folder; several: an ensemble of their models.
       tgt: a file of translations.
       src: a file of their sources; None: of a language model, whose texts have none.
-      checkpoint: "latest", "best", "average", a step, or an average's name.
-      length_penalty: None: the run's.
-      coverage_penalty: None: the run's.
       contrastive: files of wrong translations of the same sources.
-      overrides: keys of `decode` and their values; the arguments above win.
+      workdir, checkpoint, length_penalty, coverage_penalty, overrides: see `load_model`.
 
     Raises:
       UserError: there is no such run, checkpoint or file, or the files differ in length.

@@ -32,12 +32,10 @@ def serve(
     """Serves a run's model until SIGTERM or SIGINT; then it answers what has arrived, and ends.
 
     Args:
-      workdir: the run's folder.
-      checkpoint: "latest", "best", "average", a step, or an average's name.
       host: the address to listen on; 127.0.0.1 is reached from this machine only.
       port: 0: a free one, which is logged.
       allow_host: names under which clients know the server, beside `host` and localhost.
-      overrides: keys of `decode` and their values.
+      workdir, checkpoint, overrides: see `load_model`.
 
     Raises:
       UserError: a package is missing, there is no run or no such checkpoint, the address cannot be

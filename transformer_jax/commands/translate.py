@@ -15,18 +15,9 @@ from transformer_jax.use.loading import NO_OVERRIDES, LoadedModel, load_model
 log = logging.getLogger(__name__)
 # Keys that choose between hypotheses or samples. A line that is still arriving has only one.
 WHOLE_LINES = {
-    "decode.method",
-    "decode.groups",
-    "decode.diversity",
-    "decode.penalty",
-    "decode.length_penalty",
-    "decode.coverage_penalty",
-    "decode.samples",
-    "decode.utility",
-    "decode.temperature",
-    "decode.top_k",
-    "decode.top_p",
-    "decode.seed",
+    f"decode.{name}"
+    for name in "method groups diversity penalty length_penalty coverage_penalty samples utility "
+    "temperature top_k top_p seed".split()
 }
 GREEDY = {"decode.method": "beam", "decode.groups": 1, "decode.coverage_penalty": 0.0}
 
@@ -53,27 +44,21 @@ def translate(
     "LINE ||| TEXT ||| SCORE", where LINE counts the lines of `stdin` from 0.
 
     Args:
-      workdir: the run's folder; several: an ensemble of their models.
-      checkpoint: "latest", "best", "average", a step, or an average's name.
-      beam_size, length_penalty, coverage_penalty: None: the run's.
+      workdir, checkpoint, beam_size, length_penalty, coverage_penalty, overrides: see `load_model`.
       n_best: translations of each line.
       scores: whether to write scores.
-      stdin: UTF-8, one sentence a line.
-      stdout: where translations are written as UTF-8.
+      stdin, stdout: where UTF-8 is read, one sentence a line, and written.
       sample: whether to draw translations instead of searching for the best.
       engine: another engine that searches, such as "ctranslate2"; None: this package.
       simultaneous: whether to translate a line while it arrives; see `_interpret`.
-      overrides: keys of `decode` and their values; the arguments above win.
 
     Raises:
       UserError: there is no run or no such checkpoint, a setting is out of range, or a line is not
         UTF-8.
     """
     if simultaneous:
-        given = {
-            "n_best": n_best != 1,
-            "scores": scores,
-            "sample": sample,
+        given: dict[str, Any] = {"n_best": n_best != 1, "scores": scores, "sample": sample}
+        given |= {
             "engine": engine,
             "length_penalty": length_penalty,
             "coverage_penalty": coverage_penalty,
@@ -82,7 +67,9 @@ def translate(
         loaded = load_model(workdir, checkpoint, beam_size=1, overrides={**overrides, **GREEDY})
         return _interpret(loaded, stdin, stdout)
     if sample:
-        overrides = _sampling(overrides)
+        if (method := overrides.get("decode.method", "sample")) != "sample":
+            raise ConfigError(f"--sample and decode.method={method!r}: leave one of them out.")
+        overrides = {**overrides, "decode.method": "sample"}
     loaded = load_model(
         workdir, checkpoint, beam_size, length_penalty, n_best, coverage_penalty, overrides
     )
@@ -91,6 +78,14 @@ def translate(
         log.info("type a sentence and press Enter; Ctrl-D on an empty line ends the input")
     _answer(translator, loaded.config.data.context, stdin, stdout, n_best, scores)
     translator.warn_of_cut()
+
+
+def _lines(loaded: LoadedModel, engine: str | None) -> LineTranslator:
+    if engine is None:
+        return loaded.line_translator()
+    from transformer_jax.commands.engine import engine_lines
+
+    return engine_lines(loaded, engine)
 
 
 def _answer(
@@ -171,18 +166,3 @@ def _interpret(loaded: LoadedModel, stdin: io.BufferedIOBase, stdout: BinaryIO) 
             stdout.write(b"\n")
             stdout.flush()
     translator.warn_of_cut()
-
-
-def _sampling(overrides: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The overrides, with which samples are drawn."""
-    if (method := overrides.get("decode.method", "sample")) != "sample":
-        raise ConfigError(f"--sample and decode.method={method!r}: leave one of them out.")
-    return {**overrides, "decode.method": "sample"}
-
-
-def _lines(loaded: LoadedModel, engine: str | None) -> LineTranslator:
-    if engine is None:
-        return loaded.line_translator()
-    from transformer_jax.commands.engine import engine_lines
-
-    return engine_lines(loaded, engine)

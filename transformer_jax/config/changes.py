@@ -4,8 +4,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from transformer_jax.config.lookup import known_key
-from transformer_jax.config.schema import KEYS, Config, value_at
+from transformer_jax.config.schema import KEYS, Config, known_key, value_at
 from transformer_jax.config.serialization import from_config_dict, to_dict
 
 REVERSE = "reverse"  # the folder of the other direction, in a run's folder

@@ -31,7 +31,6 @@ def check(config: Config, given: Collection[str] = ()) -> None:
     """Raises ConfigError if the config is invalid. Its one line names everything that is wrong.
 
     Args:
-      config: the config.
       given: keys that a config file, a flag or a caller sets now. Each has to have an effect.
     """
     check_values(config)  # relations between keys mean something only if each key is valid
@@ -112,10 +111,21 @@ def _problem(key: Key, value: Any) -> str:
         )
     if key.kind is str:
         return _not_a_choice(key, value)
+    given, hint = f"{key.name}={value}", key.hint or f"The default is {key.default}."
     if key.kind is int:
-        return _out_of_range(key, value)
+        largest = LARGEST_INT if key.at_most is None else key.at_most
+        if key.at_least is not None and value < key.at_least:
+            return f"{given} is below {key.at_least}. {hint}"
+        return f"{given} is above {largest}. {hint}" if value > largest else ""
     if key.kind is float:
-        return _out_of_interval(key, value)
+        high = LARGEST_FLOAT if key.below is None else key.below
+        low = -LARGEST_FLOAT if key.at_least is None else key.at_least
+        inside, interval = low <= value < high, f"[{low:g}, {high:g})"
+        if key.above is not None:
+            inside, interval = key.above < value < high, f"({key.above:g}, {high:g})"
+        if inside and 0 < abs(value) < SMALLEST_FLOAT:
+            return f"{given} counts as 0 in float32. {hint}"
+        return "" if inside else f"{given} is not in {interval}. {hint}"
     return ""
 
 
@@ -129,33 +139,6 @@ def _not_a_choice(key: Key, value: str) -> str:
     suggestion = f" Did you mean {near[0]!r}?" if near else ""
     valid = ", ".join(map(repr, choices))
     return f"{key.name}={value!r} is not known; valid choices: {valid}.{suggestion}"
-
-
-def _out_of_range(key: Key, value: int) -> str:
-    largest = LARGEST_INT if key.at_most is None else key.at_most
-    if key.at_least is not None and value < key.at_least:
-        return f"{key.name}={value} is below {key.at_least}. {_hint(key)}"
-    if value > largest:
-        return f"{key.name}={value} is above {largest}. {_hint(key)}"
-    return ""
-
-
-def _out_of_interval(key: Key, value: float) -> str:
-    high = LARGEST_FLOAT if key.below is None else key.below
-    if key.above is None:
-        low = -LARGEST_FLOAT if key.at_least is None else key.at_least
-        inside = low <= value < high
-        interval = f"[{low:g}, {high:g})"
-    else:
-        inside = key.above < value < high
-        interval = f"({key.above:g}, {high:g})"
-    if inside and 0 < abs(value) < SMALLEST_FLOAT:
-        return f"{key.name}={value} counts as 0 in float32. {_hint(key)}"
-    return "" if inside else f"{key.name}={value} is not in {interval}. {_hint(key)}"
-
-
-def _hint(key: Key) -> str:
-    return key.hint or f"The default is {key.default}."
 
 
 def _of_the_model(config: Config) -> Iterator[str]:

@@ -8,13 +8,11 @@ from transformer_jax.config.keys import WIDEST
 
 key = functools.partial(keys.key, mutable=True)
 
-PAPER_PENALTY = "The paper uses 0.6; 0 turns it off."
 # What reads some of the keys.
 BEAM = ("decode.method=beam",)
 DRAWN = ("decode.method=sample", "decode.method=mbr")
 PARALLEL = ("mask_predict", "ctc")  # ways of model.parallel, which names the same
 FILLED = ("decode.method=mask_predict",)
-UTILITIES = "transformer_jax.decoding.generators:UTILITIES"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +77,7 @@ class DecodeConfig:
         "alpha of decode.penalty",
         at_least=0,
         below=10,
-        hint=PAPER_PENALTY,
+        hint="The paper uses 0.6; 0 turns it off.",
         read_with=BEAM + DRAWN,
     )
     coverage_penalty: float = key(
@@ -177,6 +175,6 @@ class DecodeConfig:
     utility: str = key(
         "chrf",
         "how mbr compares a sample with the others",
-        choices_of=UTILITIES,
+        choices_of="transformer_jax.decoding.generators:UTILITIES",
         read_with=("decode.method=mbr",),
     )

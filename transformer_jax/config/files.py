@@ -7,11 +7,10 @@ are installed with the package: if there is no such file, `configs/NAME.py` or `
 
 import contextlib
 import difflib
-import importlib.machinery
-import importlib.util
 import inspect
 import os
 import re
+import runpy
 import sys
 import threading
 import traceback
@@ -26,8 +25,7 @@ from ml_collections.config_flags import tuple_parser
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.checks import check
 from transformer_jax.config.keys import Key
-from transformer_jax.config.lookup import known_key
-from transformer_jax.config.schema import KEYS, Config
+from transformer_jax.config.schema import KEYS, Config, known_key
 from transformer_jax.config.serialization import from_config_dict
 from transformer_jax.errors import ConfigError, UserError
 
@@ -213,8 +211,11 @@ def _presets_on_path() -> Iterator[None]:
 def _run_file(spec: str, file: Path, arguments: list[str]) -> Any:
     """What get_config returns. Raises ConfigError if there is none, or the file fails."""
     path = str(file)
-    try:
-        get_config = _import_file(file).get("get_config")
+    if file.suffix != ".py":
+        run = "; a run continues with train --workdir=RUN alone" if file.suffix == ".json" else ""
+        raise ConfigError(f"--config={path} is not a Python file: its name must end in .py{run}.")
+    try:  # runpy writes no __pycache__ beside the file
+        get_config = runpy.run_path(path, run_name="transformer_jax_config").get("get_config")
         if not callable(get_config):
             raise ConfigError(f"{path} has no function get_config. Presets in configs/ show one.")
         signature = inspect.signature(get_config)
@@ -230,9 +231,7 @@ def _run_file(spec: str, file: Path, arguments: list[str]) -> Any:
                 needs = f"is get_config{signature}, and can get only one argument, without a name"
             raise ConfigError(f"--config={spec}: its get_config {needs}.") from None
         return get_config(*arguments)
-    except UserError:
-        raise
-    except KeyboardInterrupt:
+    except (UserError, KeyboardInterrupt):
         raise
     except BaseException as error:
         raise ConfigError(f"{path}{_line_of(error, path)}: {_said(error)}") from error
@@ -264,26 +263,6 @@ def shipped(folder: str) -> Path:
     """The folder `configs` or `experiments`: that of the checkout, or of the installed package."""
     installed = PACKAGE / "shipped" / folder  # [tool.setuptools] in pyproject.toml puts it there
     return installed if installed.is_dir() else PACKAGE.parent / folder
-
-
-class _Loader(importlib.machinery.SourceFileLoader):
-    """Loads a file and writes no __pycache__ beside it."""
-
-    def set_data(self, path: str, data: Any, *, _mode: int = 0o666) -> None:
-        """Python calls it to keep the bytecode."""
-
-
-def _import_file(path: Path) -> dict[str, Any]:
-    """The names that a Python file defines."""
-    if path.suffix != ".py":
-        run = "; a run continues with train --workdir=RUN alone" if path.suffix == ".json" else ""
-        raise ConfigError(f"--config={path} is not a Python file: its name must end in .py{run}.")
-    loader = _Loader("transformer_jax_config", str(path))
-    spec = importlib.util.spec_from_loader(loader.name, loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return vars(module)
 
 
 def _line_of(error: BaseException, path: str) -> str:

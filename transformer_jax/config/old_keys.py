@@ -1,20 +1,13 @@
 """Keys that earlier versions had, and what replaces them.
 
 The `config.json` of an old run may hold them. Config files and the command line may not: there an
-old key is an error that names its replacement (`config/lookup.py`).
+old key is an error that names its replacement (`config/schema.py`).
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from transformer_jax.errors import ConfigError
-
-
-class OldKey(NamedTuple):
-    """How to express an old key in the present ones."""
-
-    replaced_by: tuple[str, ...]  # dotted names; none: it has gone
-    convert: Callable[[Any], tuple[Any, ...]]  # its value -> one value for each replacement
 
 
 def _score_of(scale_attention: Any) -> tuple[str]:
@@ -24,11 +17,12 @@ def _score_of(scale_attention: Any) -> tuple[str]:
 
 
 # A key that a config.json lacks gets its default, so the default of a new key must do what runs did
-# before the key existed. Only a key that is renamed, split or removed needs a line here.
-OLD_KEYS: dict[str, OldKey] = {
-    "model.kind": OldKey(("model.encoder", "model.decoder"), lambda kind: (kind, kind)),
-    "model.scale_attention": OldKey(("model.score",), _score_of),
-    "train.data_workers": OldKey((), lambda _: ()),
+# before the key existed. Only a key that is renamed, split or removed needs a line here: the dotted
+# names that replace it (none: it has gone), and from its value to one value for each of them.
+OLD_KEYS: dict[str, tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]] = {
+    "model.kind": (("model.encoder", "model.decoder"), lambda kind: (kind, kind)),
+    "model.scale_attention": (("model.score",), _score_of),
+    "train.data_workers": ((), lambda _: ()),
 }
 # Numbers that had no upper limit once. Searches that large never fitted into memory.
 UPPER_LIMITS = {
@@ -48,13 +42,13 @@ def upgraded(tree: Mapping[str, Any]) -> dict[str, Any]:
       ConfigError: an old key has a value that it never could have.
     """
     new = {name: dict(part) if isinstance(part, Mapping) else part for name, part in tree.items()}
-    for name, old in OLD_KEYS.items():
+    for name, (replaced_by, convert) in OLD_KEYS.items():
         section, _, last = name.partition(".")
         keys = new.get(section)
-        lasts = [replacement.partition(".")[2] for replacement in old.replaced_by]
+        lasts = [replacement.partition(".")[2] for replacement in replaced_by]
         if not isinstance(keys, dict) or last not in keys or not keys.keys().isdisjoint(lasts):
             continue
-        keys |= dict(zip(lasts, old.convert(keys.pop(last)), strict=True))
+        keys |= dict(zip(lasts, convert(keys.pop(last)), strict=True))
     if isinstance(data := new.get("data"), dict):
         data.setdefault("seed", new.get("seed", 0))  # once it was the run's
     for name, limit in UPPER_LIMITS.items():

@@ -10,9 +10,8 @@ from typing import Any
 from ml_collections import ConfigDict, config_dict
 
 from transformer_jax.config.keys import Key
-from transformer_jax.config.lookup import keys_in, known_key
 from transformer_jax.config.old_keys import upgraded
-from transformer_jax.config.schema import KEYS, SECTIONS, Config
+from transformer_jax.config.schema import KEYS, SECTIONS, Config, keys_in, known_key
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.files import parsed_json
 

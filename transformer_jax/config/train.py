@@ -6,9 +6,7 @@ from transformer_jax.config.keys import key
 from transformer_jax.config.model import UNTESTED
 
 PAPER_STEPS = "The paper uses 100000 (base) and 300000 (big)."
-PAPER_SMOOTHING = "The paper uses 0.1; 0 turns it off."
 REWARDED = tuple(f"train.objective={name}" for name in ("risk", "self_critical", "constant"))
-DEFAULT_PEAK = "None gives the paper's (d_model * warmup_steps)^-0.5."
 NO_CLIPPING = "None turns clipping off."
 
 
@@ -27,7 +25,7 @@ class TrainConfig:
         "epsilon_ls: the share of probability that is spread evenly over all subwords",
         at_least=0,
         below=1,
-        hint=PAPER_SMOOTHING,
+        hint="The paper uses 0.1; 0 turns it off.",
     )
     coverage_weight: float = key(
         0.0,
@@ -156,12 +154,7 @@ class TrainConfig:
         above=0,
         read_with=("train.objective",),
     )
-    candidates: int = key(
-        8,
-        "translations drawn of each source",
-        at_least=2,
-        read_with=REWARDED,
-    )
+    candidates: int = key(8, "translations drawn of each source", at_least=2, read_with=REWARDED)
     sharpness: float = key(
         1.0,
         "exponent of the probabilities from which risk makes its distribution over the different "
@@ -184,7 +177,7 @@ class TrainConfig:
         None,
         "learning rate at the end of the warm-up; None: (d_model * warmup_steps)^-0.5",
         above=0,
-        hint=DEFAULT_PEAK,
+        hint="None gives the paper's (d_model * warmup_steps)^-0.5.",
     )
     warmup_steps: int = key(4_000, "updates of linear warm-up", at_least=0)
     decay_steps: int | None = key(

@@ -50,14 +50,13 @@ def _find(coordinator: str, host: str, port: int) -> None:
     while True:
         try:
             socket.getaddrinfo(host, port)
+            return
         except OSError as error:
             if clock.is_over(f"the name {host!r} of --coordinator={coordinator}"):
                 raise MissingProcess(
                     f"--coordinator={coordinator}: there is no host {host!r} ({error.strerror})."
                 ) from None
             time.sleep(PAUSE)
-        else:
-            return
 
 
 class _Clock:

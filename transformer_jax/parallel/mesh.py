@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import flax.linen as nn
@@ -112,7 +112,6 @@ def shardings(tree: Any, names: Any, mesh: Mesh) -> Any:
     Args:
       tree: arrays, abstract or not.
       names: the same tree with a PartitionSpec of axis names instead of each array.
-      mesh: the devices.
     """
     return jax.tree.map(
         lambda x, own: NamedSharding(mesh, spec_of(own, x.shape, mesh)), tree, names
@@ -174,15 +173,11 @@ def placed(mesh: Mesh, model: Predictor) -> Iterator[None]:
     A name is left out if the mesh does not divide the model's axes of that name.
     """
     # On one device there is nothing to divide, and constraints would only take compile time.
-    divided = _divided(mesh, axis_sizes(model)) if mesh.size > 1 else ()
-    with jax.set_mesh(mesh), nn.logical_axis_rules(divided):
-        yield
-
-
-def _divided(mesh: Mesh, sizes: Mapping[str, Iterable[int]]) -> tuple[tuple[str, Any], ...]:
-    """The lines of `TABLE` whose axes, in all these sizes, the mesh divides."""
-    return tuple(
+    sizes = axis_sizes(model) if mesh.size > 1 else {}
+    divided = [
         (name, where)
         for name, where in TABLE.items()
-        if all(size % ways(name, mesh) == 0 for size in sizes.get(name, ()))
-    )
+        if mesh.size > 1 and all(size % ways(name, mesh) == 0 for size in sizes.get(name, ()))
+    ]
+    with jax.set_mesh(mesh), nn.logical_axis_rules(divided):
+        yield

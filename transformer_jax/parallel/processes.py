@@ -60,7 +60,16 @@ def join(
             raise
         launched = None
     if has_flags:
-        _check_flags(coordinator, num_processes, process_id)
+        if coordinator is None or num_processes is None or process_id is None:
+            raise ConfigError(
+                f"{FLAGS} belong together: where process 0 listens, how many processes there are, "
+                "and which this one is."
+            )
+        if not 0 <= process_id < num_processes:
+            raise ConfigError(
+                f"--num_processes={num_processes} --process_id={process_id}: process ids are 0 to "
+                "--num_processes - 1."
+            )
     elif launched is None:
         return
     elif launched.address:
@@ -116,21 +125,6 @@ def check_alone() -> None:
         raise ConfigError(
             f"This is one of {jax.process_count()} processes of a TPU pod, and each would be a run "
             f"of its own: give {FLAGS}."
-        )
-
-
-def _check_flags(
-    coordinator: str | None, num_processes: int | None, process_id: int | None
-) -> None:
-    if coordinator is None or num_processes is None or process_id is None:
-        raise ConfigError(
-            f"{FLAGS} belong together: where process 0 listens, how many processes there are, and "
-            "which this one is."
-        )
-    if not 0 <= process_id < num_processes:
-        raise ConfigError(
-            f"--num_processes={num_processes} --process_id={process_id}: process ids are 0 to "
-            "--num_processes - 1."
         )
 
 

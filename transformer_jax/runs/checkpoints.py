@@ -198,7 +198,6 @@ class Checkpoints:
         """Starts to write a checkpoint.
 
         Args:
-          state: the training state.
           step: the number of training steps taken.
           score: the validation score; None: there was no validation at this step.
 
@@ -279,15 +278,12 @@ class Checkpoints:
             del self.__dict__["manager"]
 
     def _any_failed(self, error: BaseException | None) -> bool:
-        """Whether a save failed on some process; reports the failure on all processes."""
+        """Whether a save failed on some process; all report it, and its files make space."""
         reasons = processes.gather(None if error is None else f"{type(error).__name__}: {error}")
         found = next((reason for reason in reasons if reason), None)
-        if found is not None:
-            self._failed(error or RuntimeError(found))
-        return found is not None
-
-    def _failed(self, error: BaseException) -> None:
-        """Reports a failed save and removes its files, so that the next one has space."""
+        if found is None:
+            return False
+        error = error or RuntimeError(found)
         self._newest_failed = True
         self._close_manager()
         self._remove_half_written()
@@ -299,6 +295,7 @@ class Checkpoints:
                 "set train.on_save_error=continue to train on without this checkpoint."
             ) from error
         log.warning("%s; training continues (train.on_save_error=continue)", text)
+        return True
 
     def _remove_half_written(self) -> None:
         if processes.is_first():

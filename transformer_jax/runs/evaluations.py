@@ -18,8 +18,6 @@ from transformer_jax.files import read_json, write_atomically
 SCHEME = 1  # version of the naming scheme; it is hashed too
 LONGEST_NAME = 150  # bytes of a readable part, since file systems allow 255 for a name
 DIGITS = 8  # hex digits of the hash
-
-
 PART = "is_part"  # in a record: of one of several texts of a split
 
 

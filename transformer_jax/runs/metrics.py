@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from transformer_jax.errors import RunError
 from transformer_jax.files import each_once, write_atomically
@@ -50,7 +50,10 @@ class MetricsWriter:
         workdir = Path(workdir)
         workdir.mkdir(parents=True, exist_ok=True)
         path = workdir / FILE
-        _cut_back(path, purge_after_step)
+        if path.exists():
+            lines = _whole_lines(path)
+            kept = [line for line, record in lines if record["step"] <= purge_after_step]
+            write_atomically(path, b"".join(kept))
         self._path = path
         self._file = path.open("ab", buffering=0)
         self._unwritten = b""
@@ -68,7 +71,10 @@ class MetricsWriter:
         """
         if not {"step", "kind"}.isdisjoint(values):
             raise ValueError(f'"step" and "kind" are not allowed as names: {sorted(values)}')
-        measured = {name: _number(value) for name, value in values.items()}
+        measured = {
+            name: int(value) if isinstance(value, numbers.Integral) else float(value)
+            for name, value in values.items()
+        }
         record = {"step": int(step), "kind": kind}
         record |= {name: _to_json(value) for name, value in measured.items()}
         self._begin_again_if_gone()
@@ -157,20 +163,10 @@ def read_metrics(workdir: str | os.PathLike[str]) -> list[dict[str, Any]]:
     return [record for _, record in _whole_lines(path)]
 
 
-class Writer(Protocol):
-    """Keeps metrics somewhere."""
-
-    def write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
-        """Adds the metrics of a step."""
-
-    def close(self) -> None:
-        """Called once, after the last metrics."""
-
-
 class Reports(NamedTuple):
     """Receives a run's metrics; without writers and progress they are lost."""
 
-    writers: Sequence[Writer] = ()
+    writers: Sequence[MetricsWriter | WandbWriter] = ()
     progress: "Progress | None" = None
 
     def trained(self, step: int, values: Mapping[str, float]) -> None:
@@ -201,7 +197,6 @@ def open_reports(
     """A context that reports metrics into the run's folder and to the user.
 
     Args:
-      workdir: the run's folder.
       total: number of training steps of the run.
       first: number of steps already taken.
       silent: report nothing; only one of several processes reports.
@@ -212,7 +207,7 @@ def open_reports(
         yield Reports()
         return
     with contextlib.ExitStack() as closing:
-        writers: list[Writer] = [MetricsWriter(workdir, purge_after_step=first)]
+        writers: list[MetricsWriter | WandbWriter] = [MetricsWriter(workdir, first)]
         closing.callback(writers[0].close)
         if wandb_project is not None:
             writers.append(WandbWriter(wandb_project, Path(workdir)))
@@ -302,22 +297,10 @@ def clock(seconds: float) -> str:
     return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
 
 
-def _number(value: Any) -> float:
-    return int(value) if isinstance(value, numbers.Integral) else float(value)
-
-
 def _to_json(value: float) -> float | str:
     if math.isfinite(value):
         return value
     return next(word for word, number in NON_FINITE.items() if str(number) == str(value))
-
-
-def _cut_back(path: Path, last_step: int) -> None:
-    """Atomically removes an unfinished last line and the lines of steps after `last_step`."""
-    if not path.exists():
-        return
-    kept = [line for line, record in _whole_lines(path) if record["step"] <= last_step]
-    write_atomically(path, b"".join(kept))
 
 
 def _whole_lines(path: Path) -> list[tuple[bytes, dict[str, Any]]]:

@@ -68,11 +68,7 @@ class _Last(preservation_policy.PreservationPolicy):
 
 
 def make_manager(
-    folder: Path,
-    keep_last: int,
-    every: int,
-    score: str,
-    is_checkpoint: Callable[[Path], bool],
+    folder: Path, keep_last: int, every: int, score: str, is_checkpoint: Callable[[Path], bool]
 ) -> Manager:
     """A manager that keeps the last checkpoints and the best, and removes unfinished ones.
 

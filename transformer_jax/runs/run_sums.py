@@ -27,8 +27,7 @@ def write_sums(
 
     Args:
       sums_file: to write.
-      config_file: the run's.
-      vocabulary_file: the run's.
+      config_file, vocabulary_file: the run's.
       identity: of the run, from its earlier sums: it stays, although a later version may add keys
         to the config; None: a new one, from the config as it is.
     """
@@ -83,19 +82,16 @@ def check_sums(sums_file: Path, config_file: Path, vocabulary_file: Path) -> Non
     found = _config_sums(config_file, mutable)
     changed = [name for name in found | sections if found.get(name) != sections.get(name)]
     if changed:
+        keys = [name for name in changed if name in KEYS]  # outside all sections, such as the seed
+        others = [name for name in changed if name not in KEYS]
+        words = [f"section {', '.join(others)}"] if others else []
+        words += [f"key {', '.join(keys)}"] if keys else []
+        named = f"{' and '.join(words)} {'is' if len(changed) == 1 else 'are'}"
         raise RunError(
-            f"{config_file} was changed: its {_named(changed)} not what the run was made with "
+            f"{config_file} was changed: its {named} not what the run was made with "
             f"({sums_file.name} has their SHA-256 sums). Undo the change; other settings of a "
             "model or its training are another run, with another --workdir."
         )
-
-
-def _named(sections: list[str]) -> str:
-    keys = [name for name in sections if name in KEYS]  # outside all sections, such as the seed
-    others = [name for name in sections if name not in KEYS]
-    words = [f"section {', '.join(others)}"] if others else []
-    words += [f"key {', '.join(keys)}"] if keys else []
-    return f"{' and '.join(words)} {'is' if len(sections) == 1 else 'are'}"
 
 
 def _config_sums(config_file: Path, mutable: Collection[str]) -> dict[str, str]:

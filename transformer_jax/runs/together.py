@@ -27,7 +27,6 @@ def restore_newest(runs: Sequence[Checkpoints], like: State) -> list[State] | No
     repeated, and they will be written again.
 
     Args:
-      runs: the checkpoints of each run.
       like: shapes, types and shardings of each run's state.
 
     Raises:

@@ -36,7 +36,6 @@ def load_params(run: RunFolder, which: str, like: Params) -> tuple[Params, str]:
     """Restores the parameters of a checkpoint.
 
     Args:
-      run: the run's folder.
       which: "latest", "best", "average" (the average at the latest step; if there are several, that
         of the most checkpoints), a step's number, or an average's name, such as "40-last5".
       like: shapes, types and shardings to restore to; without shardings: the first device.
@@ -116,8 +115,9 @@ def _read_params(folder: Path, like: Params) -> Params:
 
 
 def _find(run: RunFolder, which: str) -> Path:
+    # Finished averages have a manifest: it is written last.
+    averages = [p for p in run.averages.glob("*-last*") if p.is_dir() and manifest_of(p).exists()]
     if which == "average":
-        averages = _averages(run)
         if not averages:
             raise RunError(
                 f"{run.path} has no averaged checkpoint: run `average "
@@ -131,7 +131,7 @@ def _find(run: RunFolder, which: str) -> Path:
         if steps and int(step) < steps[-1]:
             log.warning("%s is older than checkpoint %d: see `average`", newest, steps[-1])
         return newest
-    named = {path.name: path for path in _averages(run)}
+    named = {path.name: path for path in averages}
     if which in named:
         return named[which]
     steps = saved_steps(run)
@@ -142,17 +142,18 @@ def _find(run: RunFolder, which: str) -> Path:
             log.warning("%s is gone; using the one of step %d", gone, steps[-1])
         return run.checkpoints / str(steps[-1])
     if which == "best":
-        return _best(run, steps)
+        folders = [run.checkpoints / str(step) for step in steps]
+        scores = [None if unreadable_score(f) else score_of(f) for f in folders]
+        if scores == [None] * len(scores):
+            log.warning("%s: no checkpoint has a validation score; the newest is used", run.path)
+        # The newest of equal scores. NaN counts as the lowest: `max` would keep one that is first.
+        ranks = [(-math.inf if s is None or math.isnan(s) else s, n) for n, s in enumerate(scores)]
+        return folders[max(ranks)[1]]
     if re.fullmatch("[0-9]{1,18}", which) and int(which) in steps:
         return run.checkpoints / str(int(which))
     names = ["average", *sorted(named)] if named else []
     known = ", ".join(["latest", "best", *names, *map(str, steps)])
     raise RunError(f"{run.path}: --checkpoint={which} is not there. Valid: {known}.")
-
-
-def _averages(run: RunFolder) -> list[Path]:
-    """Folders of the finished averages, which are those with a manifest: it is written last."""
-    return [p for p in run.averages.glob("*-last*") if p.is_dir() and manifest_of(p).exists()]
 
 
 def saved_steps(run: RunFolder) -> list[int]:
@@ -164,17 +165,6 @@ def saved_steps(run: RunFolder) -> list[int]:
             "train.checkpoint_every steps."
         )
     return steps
-
-
-def _best(run: RunFolder, steps: list[int]) -> Path:
-    """The checkpoint with the highest validation score; of equal scores, or of none, the newest."""
-    folders = [run.checkpoints / str(step) for step in steps]
-    scores = [None if unreadable_score(f) else score_of(f) for f in folders]
-    if scores == [None] * len(scores):
-        log.warning("%s: no checkpoint has a validation score; the newest is used", run.path)
-    # NaN counts as the lowest score: `max` would keep a NaN that comes first.
-    ranked = [(-math.inf if s is None or math.isnan(s) else s, at) for at, s in enumerate(scores)]
-    return folders[max(ranked)[1]]
 
 
 def mean_params(trees: Iterable[Params]) -> Params:
@@ -202,10 +192,8 @@ def save_weights(run: RunFolder, params: Params, scales: Params = None) -> None:
     Other runs can start from it (train.init_from), but this run cannot continue.
 
     Args:
-      run: the run's folder.
-      params: its parameters.
-      scales: the same tree; a parameter whose scale has axes is int8, and is multiplied by it when
-        it is read. None: no parameter is.
+      scales: a tree as `params`; a parameter whose scale has axes is int8, and is multiplied by it
+        when it is read. None: no parameter is.
 
     Raises:
       RunError: the folder cannot be written.

@@ -16,12 +16,6 @@ from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.runs.run_folder import RunFolder
 
 
-def check_wandb(project: str | None) -> None:
-    """Raises ConfigError if there is a project and the package wandb is not installed."""
-    if project is not None:
-        _wandb(project)
-
-
 def run_id(run: RunFolder) -> str:
     """The id of a run: the same whenever the run continues, and different for other runs.
 
@@ -48,7 +42,7 @@ class WandbWriter:
           ConfigError: wandb is not installed.
           RunError: wandb cannot start, for example without a login.
         """
-        wandb = _wandb(project)
+        wandb = import_wandb(project)
         run = RunFolder(workdir)
         try:
             self._run = wandb.init(
@@ -80,7 +74,8 @@ class WandbWriter:
         self._run.finish()
 
 
-def _wandb(project: str) -> Any:
+def import_wandb(project: str) -> Any:
+    """The package wandb. Raises ConfigError, naming the project, if it is not installed."""
     try:
         import wandb
     except ImportError:

@@ -84,7 +84,6 @@ def training_flops(
     """FLOPs of the forward and backward pass of one row.
 
     Args:
-      model: the model.
       sizes: sizes of its vocabularies.
       src_length: positions of the source.
       tgt_length: positions of the target.
@@ -148,7 +147,10 @@ def _flops(jaxpr: Jaxpr) -> int:
 def _flops_of(equation: JaxprEqn) -> int:
     name = equation.primitive.name
     if name == "dot_general":
-        return _product(equation)
+        (contracted, _), _ = equation.params["dimension_numbers"]
+        left: Any = equation.invars[0].aval
+        result: Any = equation.outvars[0].aval
+        return 2 * math.prod(result.shape) * math.prod(left.shape[n] for n in contracted)
     if name in UNKNOWN:
         raise NotImplementedError(f"FLOPs of {name!r} cannot be counted from a trace.")
     inner = [_flops(jaxpr) for jaxpr in _inner(equation)]
@@ -158,22 +160,8 @@ def _flops_of(equation: JaxprEqn) -> int:
 
 
 # Loops whose number of steps depends on data, products other than dot_general, foreign kernels.
-UNKNOWN = {
-    "while",
-    "conv_general_dilated",
-    "ragged_dot_general",
-    "pallas_call",
-    "ffi_call",
-    "pure_callback",
-    "io_callback",
-}
-
-
-def _product(equation: JaxprEqn) -> int:
-    (contracted, _), _ = equation.params["dimension_numbers"]
-    left: Any = equation.invars[0].aval
-    result: Any = equation.outvars[0].aval
-    return 2 * math.prod(result.shape) * math.prod(left.shape[n] for n in contracted)
+UNKNOWN = {"while", "conv_general_dilated", "ragged_dot_general"}
+UNKNOWN |= {"pallas_call", "ffi_call", "pure_callback", "io_callback"}
 
 
 def _inner(equation: JaxprEqn) -> Iterator[Jaxpr]:

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import logging
 from collections.abc import Generator, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -104,16 +104,10 @@ class TrainingData(NamedTuple):
                 "or vocabulary.path out."
             )
         corpus = open_corpus(config.data)
-        return self._replace(
-            corpus=corpus,
-            fingerprints=(corpus.fingerprint("train"), corpus.fingerprint("valid")),
-            train=self.train.swapped(),
-            plan=self.plan.swapped(),
-            valid=self.valid.swapped(),
-            valid_plan=self.valid_plan.swapped(),
-            shape=self.shape.swapped(),
-            valid_shape=self.valid_shape.swapped(),
-        )
+        names = ("train", "plan", "shape", "valid", "valid_plan", "valid_shape")
+        swapped: dict[str, Any] = {name: getattr(self, name).swapped() for name in names}
+        fingerprints = corpus.fingerprint("train"), corpus.fingerprint("valid")
+        return self._replace(corpus=corpus, fingerprints=fingerprints, **swapped)
 
     def valid_batches(self, own_rows: np.ndarray) -> Iterator[Batch]:
         """Every validation pair once, packed; the last batch is filled up with empty rows.

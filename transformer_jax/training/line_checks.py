@@ -50,7 +50,7 @@ def warn_of_texts(pairs: Sequence[Pair], config: Config) -> None:
     its lines, not all of them.
     """
     seen = set[tuple[Any, ...]]()  # a text is read in several directions
-    known = dict[str, _First]()  # by language
+    known = dict[str, tuple[Language, str]]()  # each one as in the first text, which is named
     for codes, text in _coded_parts(pairs):
         files = _files(text)
         key = (frozenset(files), *(text.indices[[0, -1]] if isinstance(text, Selected) else ()))
@@ -70,7 +70,7 @@ def warn_of_texts(pairs: Sequence[Pair], config: Config) -> None:
         for language, blocks in languages.values():
             texts = filter(None, map(Language, blocks))
             if language not in known and (with_letters := next(texts, None)):
-                known[language] = _First(with_letters, name)
+                known[language] = with_letters, name
         _warn_of_other_languages(name, languages, lines.numbers, known)
 
 
@@ -220,13 +220,6 @@ def _trigrams(lines: Sequence[str]) -> Iterator[str]:
         yield from map("".join, zip(text, text[1:], text[2:], strict=False))
 
 
-class _First(NamedTuple):
-    """A language as it is in the first text that has it."""
-
-    language: Language
-    text: str
-
-
 def _coded_parts(pairs: Sequence[Pair], codes: str = "") -> Iterator[tuple[str, Sequence[Pair]]]:
     """As `plain_parts`, each with the codes that its source lines get."""
     if isinstance(pairs, Coded):
@@ -260,7 +253,7 @@ def _warn_of_other_languages(
     name: str,
     sides: Mapping[str, tuple[str, np.ndarray]],
     numbers: np.ndarray,
-    known: Mapping[str, _First],
+    known: Mapping[str, tuple[Language, str]],
 ) -> None:
     """Logs a warning if a side looks like text of another language: files may be swapped.
 
@@ -268,13 +261,13 @@ def _warn_of_other_languages(
       name: of the text.
       sides: see `_languages`.
       numbers: of each block's first line.
-      known: each language's first text.
+      known: each language as it is in the first text, and that text's name.
     """
     for own, (language, blocks) in sides.items():
         wrong = dict[str, list[int]]()  # numbers of lines where blocks of another language begin
         for block, number in zip(blocks, numbers, strict=True):
             some = block[:: max(1, len(block) // LANGUAGE_LINES)]
-            nats = {other: first.language.nats(some) for other, first in known.items()}
+            nats = {other: first.nats(some) for other, (first, _) in known.items()}
             best = min(nats, key=nats.__getitem__, default=language)
             if nats.get(best, math.inf) < nats.get(language, -math.inf) - LANGUAGE_GAP:
                 wrong.setdefault(best, []).append(number)
@@ -288,7 +281,7 @@ def _warn_of_other_languages(
                 firsts[0],
                 own,
                 other,
-                known[other].text,
+                known[other][1],
             )
 
 

@@ -17,14 +17,13 @@ from transformer_jax.model.interfaces import Params
 from transformer_jax.parallel import processes
 from transformer_jax.parallel.mesh import own_rows, put_rows
 from transformer_jax.runs.checkpoints import Checkpoints, add_score
-from transformer_jax.runs.metrics import FILE, Reports, clock, open_reports, read_metrics
+from transformer_jax.runs.metrics import FILE, Reports, clock, open_reports
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.training.data import TrainingData
-from transformer_jax.training.patience import Patience, past_scores
 from transformer_jax.training.program import Program, shardings_of
 from transformer_jax.training.state import States, TrainState, Window
 from transformer_jax.training.stopping import StopRequest
-from transformer_jax.training.validation import Validate, make_validate
+from transformer_jax.training.validation import Patience, Validate, make_validate, past_scores
 from transformer_jax.training.window import WindowReader
 
 log = logging.getLogger(__name__)
@@ -54,8 +53,6 @@ def train_steps(
 
     Args:
       states: the state of each direction.
-      train: the run's keys for training.
-      program: the compiled step.
       directions: one, or with train.agreement_weight two; the batches are those of the first.
       stop: whether a signal asks to stop.
 
@@ -208,10 +205,7 @@ class _Validation(NamedTuple):
 def _lacks_validation(workdir: Path, step: int, train: TrainConfig) -> bool:
     """Whether a validation was due at this step and is not recorded."""
     due = step > 0 and (step % train.valid_every == 0 or step == train.steps)
-    if not due or not (workdir / FILE).exists():
-        return False
-    records = read_metrics(workdir)
-    return not any(record["kind"] == "valid" and record["step"] == step for record in records)
+    return due and (workdir / FILE).exists() and step not in dict(past_scores(workdir, step))
 
 
 def _log_beginning(step: int, train: TrainConfig, begun: float | None) -> float:

@@ -21,29 +21,17 @@ MUON_MOMENTUM = 0.95
 ADAM_RMS = 0.2  # the root mean square of an update's elements, as Adam's usually is
 
 
-def _rsqrt(step: Array, train: TrainConfig) -> Array:
-    return (train.warmup_steps / jnp.maximum(step, 1)) ** 0.5
-
-
 def _linear(step: Array, train: TrainConfig) -> Array:
     assert train.decay_steps is not None  # config/checks.py
     left = (train.decay_steps - step) / (train.decay_steps - train.warmup_steps)
     return jnp.clip(left, 0.0, 1.0)
 
 
-def _cosine(step: Array, train: TrainConfig) -> Array:
-    return 0.5 - 0.5 * jnp.cos(jnp.pi * _linear(step, train))
-
-
-def _constant(step: Array, train: TrainConfig) -> Array:
-    return jnp.ones_like(step)
-
-
 SCHEDULES: dict[str, Schedule] = {
-    "rsqrt": _rsqrt,
+    "rsqrt": lambda step, train: (train.warmup_steps / jnp.maximum(step, 1)) ** 0.5,
     "linear": _linear,
-    "cosine": _cosine,
-    "constant": _constant,
+    "cosine": lambda step, train: 0.5 - 0.5 * jnp.cos(jnp.pi * _linear(step, train)),
+    "constant": lambda step, train: jnp.ones_like(step),
 }
 
 

@@ -27,13 +27,7 @@ from transformer_jax.text.encoded import Taught
 from transformer_jax.text.links import BITS
 from transformer_jax.text.vocabulary import Sizes
 from transformer_jax.training.optimizer import make_optimizer
-from transformer_jax.training.state import (
-    AGREEMENT,
-    States,
-    TrainState,
-    init_state,
-    state_names,
-)
+from transformer_jax.training.state import AGREEMENT, States, TrainState, init_state, state_names
 from transformer_jax.training.step import loss_block, make_loss_fn, make_train_step
 from transformer_jax.training.two_directions import make_two_way_step
 
@@ -173,9 +167,7 @@ def compile_program(
     """Compiles the training step ahead of time, without running anything.
 
     Args:
-      model_config: the model.
       train: batches, optimizer and loss.
-      mesh: the devices.
       sizes: sizes of the vocabularies.
       shape: shape of a batch.
       meanwhile: called in another thread while XLA compiles, which needs no Python; this function

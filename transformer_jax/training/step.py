@@ -185,6 +185,9 @@ def make_update(
             (params, opt_state),
             (state.params, state.opt_state),
         )
+        baseline = state.baseline
+        if baseline is not None:  # a skipped step does not change it
+            baseline = jnp.where(good, next_baseline(baseline, sums), baseline)
         return TrainState(
             step=state.step + 1,
             params=params,
@@ -194,7 +197,7 @@ def make_update(
             skipped_in_a_row=_in_a_row(state.skipped_in_a_row, good, max_skipped),
             window=_add_to_window(state.window, batch, sums, grad_norm, good),
             auxiliary=_add_if(good, state.auxiliary, sums.auxiliary),
-            baseline=_next_baseline(state.baseline, sums, good),
+            baseline=baseline,
             anchor=state.anchor,
         )
 
@@ -204,11 +207,6 @@ def make_update(
 def _in_a_row(count: Array, good: Array, limit: int) -> Array:
     """Consecutive bad updates; stays at the limit until the host, which checks rarely, sees it."""
     return jnp.where(good & (count < limit), 0, jnp.minimum(count + ~good, limit))
-
-
-def _next_baseline(baseline: Array | None, sums: LossSums, good: Array) -> Array | None:
-    """The baseline with this step's loss, if there is one; a skipped step does not change it."""
-    return None if baseline is None else jnp.where(good, next_baseline(baseline, sums), baseline)
 
 
 def _add_to_window(

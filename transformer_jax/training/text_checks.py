@@ -74,7 +74,17 @@ def warn_of_splits(corpus: Corpus, data: DataConfig, of_valid: str) -> None:
     `of_valid` is the fingerprint of the validation text.
     """
     texts = directed(map(Text.of, data.train), data.directions)
-    same_name = functools.cache(functools.partial(_same_name, corpus))  # it reads whole files
+
+    @functools.cache  # it reads whole files
+    def same_name(stem: str) -> str:
+        """What all stems of one text have in common: of files their sums, with the stem's slice."""
+        own = slice_of(stem)[0]
+        for one in plain_corpora(corpus):
+            if isinstance(one, FolderCorpus):
+                with contextlib.suppress(DataError):  # it has other languages
+                    return "".join(x.hex() for x in one.text_digests(own)) + stem.removeprefix(own)
+        return stem
+
     for one, other in itertools.combinations(texts, 2):
         is_same = (one.direction, one.tag) == (other.direction, other.tag)
         if is_same and overlap(same_name(one.stem), same_name(other.stem)):
@@ -88,7 +98,10 @@ def warn_of_splits(corpus: Corpus, data: DataConfig, of_valid: str) -> None:
         log.warning("data.train=%r and the test text %r share pairs", *shared)
     elif isinstance(corpus, FolderCorpus):
         with contextlib.suppress(DataError):  # the next lines name what is missing
-            train, test = (_sums_of_files(corpus, stems) for stems in (data.train, data.test))
+            train, test = (
+                {one for stem in stems for one in corpus.text_digests(slice_of(stem)[0])}
+                for stems in (data.train, data.test)
+            )
             if train & test:
                 log.warning("data.test=%r has files of the training text", data.test)
     if data.test:
@@ -150,7 +163,12 @@ def warn_of_known_pairs(
 ) -> None:
     """Logs a warning if training shows much of another split's text, with whatever codes."""
     if train.src_ids.ndim == 1:
-        known = _known_pairs(train, other, vocabulary)
+        size = max(vocabulary.sizes)
+        numbers = np.random.default_rng(0).integers(2**63, size=size, dtype=np.uint64)
+        numbers[list(vocabulary.codes.values())] = 0
+        src, tgt = np.concatenate([*_sums(train, numbers)], 1)
+        own_src, own_tgt = np.concatenate([*_sums(other, numbers)], 1)
+        known = int(np.isin(own_src + 3 * own_tgt, src + 3 * tgt).sum())
     else:
         shown = set(_contents(train))
         known = sum(one in shown for one in _contents(other))
@@ -172,29 +190,6 @@ def _contents(pairs: EncodedPairs) -> Iterator[tuple[bytes, bytes, int]]:
         yield ids.tobytes(), pairs.src_ids[first : min(end, first + 8)].tobytes(), int(end - first)
 
 
-def _known_pairs(train: EncodedPairs, valid: EncodedPairs, vocabulary: Vocabulary) -> int:
-    """How many validation pairs have the subwords of a training pair, but for codes."""
-    numbers = np.random.default_rng(0).integers(2**63, size=max(vocabulary.sizes), dtype=np.uint64)
-    numbers[list(vocabulary.codes.values())] = 0
-    src, tgt = np.concatenate([*_sums(train, numbers)], 1)
-    own_src, own_tgt = np.concatenate([*_sums(valid, numbers)], 1)
-    return int(np.isin(own_src + 3 * own_tgt, src + 3 * tgt).sum())
-
-
-def _same_name(corpus: Corpus, stem: str) -> str:
-    """What all stems of one text have in common: of files their sums, with the stem's slice."""
-    own = slice_of(stem)[0]
-    for one in plain_corpora(corpus):
-        if isinstance(one, FolderCorpus):
-            with contextlib.suppress(DataError):  # it has other languages
-                return "".join(x.hex() for x in one.text_digests(own)) + stem.removeprefix(own)
-    return stem
-
-
-def _sums_of_files(corpus: FolderCorpus, stems: Sequence[str]) -> set[bytes]:
-    return {one for stem in stems for one in corpus.text_digests(slice_of(stem)[0])}
-
-
 def _sums(pairs: EncodedPairs, numbers: np.ndarray) -> Iterator[np.ndarray]:
     """The sum of the numbers of each sentence's subwords, uint64 [2, pairs], in chunks of pairs.
 
@@ -202,11 +197,7 @@ def _sums(pairs: EncodedPairs, numbers: np.ndarray) -> Iterator[np.ndarray]:
     """
     for first in range(0, len(pairs), CHUNK_PAIRS):
         chunk = slice(first, min(first + CHUNK_PAIRS, len(pairs)) + 1)
-        sums = []
-        for ids, offsets in (
-            (pairs.src_ids, pairs.src_offsets[chunk]),
-            (pairs.tgt_ids, pairs.tgt_offsets[chunk]),
-        ):
-            of_each = numbers[ids[offsets[0] : offsets[-1]]]
-            sums.append(np.add.reduceat(of_each, offsets[:-1] - offsets[0]))
-        yield np.stack(sums)
+        sides = (pairs.src_ids, pairs.src_offsets[chunk]), (pairs.tgt_ids, pairs.tgt_offsets[chunk])
+        yield np.stack(
+            [np.add.reduceat(numbers[ids[at[0] : at[-1]]], at[:-1] - at[0]) for ids, at in sides]
+        )

@@ -50,9 +50,6 @@ def measure(
     """Times updates and a validation of a run.
 
     Args:
-      config: the run's config.
-      data: its data.
-      program: its compiled step.
       at_least: updates that are timed.
       for_seconds: seconds that updates are timed, at least.
       save: starts a checkpoint of a state at a step, which then counts too.

@@ -92,18 +92,14 @@ def make_two_way_step(
             two_way_loss, params, batch, keys, train.accumulate_steps
         )
         (forward, reverse), sums = found
-        agreed = {AGREEMENT: sums.agreement}
+        # For the metrics. `objective` adds it too, so it only shows whether the loss is finite.
+        ours, theirs = (
+            one._replace(auxiliary={**one.auxiliary, AGREEMENT: sums.agreement})
+            for one in (sums.forward, sums.reverse)
+        )
         return (
-            update(states[0], batch, forward, _with(sums.forward, agreed)),
-            update(states[1], batch.swapped(), reverse, _with(sums.reverse, agreed)),
+            update(states[0], batch, forward, ours),
+            update(states[1], batch.swapped(), reverse, theirs),
         )
 
     return train_step
-
-
-def _with(sums: LossSums, more: dict[str, Array]) -> LossSums:
-    """The sums of one direction and `more` sums for the metrics.
-
-    The result's `objective` adds `more` too, so it only shows whether the loss is finite.
-    """
-    return sums._replace(auxiliary={**sums.auxiliary, **more})

@@ -51,17 +51,6 @@ def _vocabulary_of_origin(config: Config, origin: RunFolder) -> Vocabulary:
     return load_vocabulary(origin.vocabulary_file)
 
 
-def known_vocabulary(config: Config, run: RunFolder) -> Vocabulary | None:
-    """The run's own vocabulary, else `given_vocabulary`.
-
-    Raises:
-      UserError: the vocabulary cannot be read, or train.init_from is a run of another model.
-    """
-    if run.vocabulary_file.exists():
-        return load_vocabulary(run.vocabulary_file)
-    return given_vocabulary(config)
-
-
 def given_vocabulary(config: Config) -> Vocabulary | None:
     """That of train.init_from or train.teacher, else vocabulary.path, else None.
 
@@ -101,7 +90,7 @@ def run_vocabulary(config: Config, run: RunFolder, corpus: Corpus, fingerprint: 
                 "Choose another --workdir, or leave that key out."
             )
         return own
-    known = known_vocabulary(config, run)
+    known = given_vocabulary(config)
     return new_vocabulary(config, corpus, fingerprint) if known is None else known
 
 

@@ -28,9 +28,8 @@ class WindowReader:
         self, train: TrainConfig, data: TrainingData, program: Program, window: Window
     ) -> None:
         model = program.model.config
-        self.max_skipped = train.max_skipped
+        self.train, self.data = train, data
         self.auxiliary = loss_weights(train)
-        self.agrees = train.agreement_weight is not None
         # Whether target tokens are all that the batch has, or only those that are masked.
         self.counts_all = model.parallel != "mask_predict"
         self.schedule = learning_rate_schedule(train, model.d_model)
@@ -41,7 +40,6 @@ class WindowReader:
             mean_lengths = round(data.plan.src_tokens / pairs), round(data.plan.tgt_tokens / pairs)
             flops = cost.step_flops(model, data.vocabulary.sizes, mean_lengths, train)
             self.flops_per_token = flops / mean_lengths[1]  # per target token, the source included
-        self.steps_per_epoch = data.steps_per_epoch
         self.before = _tokens(jax.device_get(window))
         self.start = time.perf_counter()
 
@@ -68,10 +66,10 @@ class WindowReader:
         src_tokens, tgt_tokens = (
             now - then for now, then in zip(_tokens(window), before, strict=True)
         )
-        if in_a_row >= self.max_skipped:
+        if in_a_row >= self.train.max_skipped:
             raise RunError(
                 f"the last {in_a_row} updates up to step {step} were not finite (train.max_skipped="
-                f"{self.max_skipped}): training diverged. Start a new run with a lower "
+                f"{self.train.max_skipped}): training diverged. Start a new run with a lower "
                 "train.peak_learning_rate, more train.warmup_steps or train.clip_norm."
             )
         # If every step was skipped, there is nothing to average, so the metrics are NaN, not 0.
@@ -80,7 +78,7 @@ class WindowReader:
         )
         nats = float(window.nats) / tokens
         values = {
-            "epoch": int(step) / self.steps_per_epoch,
+            "epoch": int(step) / self.data.steps_per_epoch,
             "smoothed_nats_per_token": float(window.smoothed_nats) / tokens,
             "nats_per_token": nats,
             "perplexity": perplexity(nats),
@@ -97,7 +95,7 @@ class WindowReader:
             values["padding_share"] = 1 - real / slots
         for name, weight in self.auxiliary.items():
             values[f"{name}_loss_per_token"] = float(auxiliary[name]) / weight / tokens
-        if self.agrees:
+        if self.train.agreement_weight is not None:
             values["agreement_per_token"] = float(auxiliary[AGREEMENT]) / tokens
         if self.peak and self.counts_all:
             values["mfu"] = self.flops_per_token * values["target_tokens_per_second"] / self.peak

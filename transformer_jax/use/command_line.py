@@ -87,13 +87,12 @@ def exit_status(action: Callable[[], object]) -> int:
     try:
         action()
         sys.stdout.flush()
+        return 0
     except (UserError, flags.Error) as error:
-        text = NOT_A_BOOLEAN.sub("expected true or false", str(error))
-        print("transformer-jax: " + _one_line(text), file=sys.stderr)
-        return error.status if isinstance(error, UserError) else 2
+        message = _one_line(NOT_A_BOOLEAN.sub("expected true or false", str(error)))
+        status = error.status if isinstance(error, UserError) else 2
     except Interrupted as stopped:
-        print(f"transformer-jax: {stopped}", file=sys.stderr)
-        return stopped.status
+        message, status = str(stopped), stopped.status
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -102,28 +101,23 @@ def exit_status(action: Callable[[], object]) -> int:
         _discard_output()
         return BROKEN_PIPE
     except OSError as error:
-        message = _about_file(error)
+        message, status = _about_file(error), 2
         if not message:
             raise
-        print(f"transformer-jax: {message}", file=sys.stderr)
         try:
             sys.stdout.flush()
         except OSError:
             _discard_output()
-        return 2
     except MemoryError as error:  # this machine's, not a device's
-        print(
-            f"transformer-jax: {_one_line(str(error)) or 'no memory left'}.",
-            MACHINE_OUT_OF_MEMORY,
-            file=sys.stderr,
-        )
-        return 2
+        message, status = _one_line(str(error)) or "no memory left", 2
+        message += f". {MACHINE_OUT_OF_MEMORY}"
     except Exception as error:
-        if type(error).__name__ != "JaxRuntimeError" or not _is_out_of_memory(str(error)):
+        is_full = any(x in str(error) for x in ("RESOURCE_EXHAUSTED", "Out of memory"))
+        if type(error).__name__ != "JaxRuntimeError" or not is_full:
             raise
-        print(f"transformer-jax: {DEVICE_OUT_OF_MEMORY}", file=sys.stderr)
-        return 2
-    return 0
+        message, status = DEVICE_OUT_OF_MEMORY, 2
+    print(f"transformer-jax: {message}", file=sys.stderr)
+    return status
 
 
 def _prefix_hint(flag: str, keys: tuple[str, ...]) -> str:
@@ -162,10 +156,6 @@ def _discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _is_out_of_memory(message: str) -> bool:
-    return "RESOURCE_EXHAUSTED" in message or "Out of memory" in message
-
-
 def _reader_is_gone() -> bool:
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
@@ -200,10 +190,7 @@ def parse_experiment(
 
 
 def parse_flags(
-    command: str,
-    known: Iterable[Flag],
-    arguments: Sequence[str],
-    keys: tuple[str, ...] = ("",),
+    command: str, known: Iterable[Flag], arguments: Sequence[str], keys: tuple[str, ...] = ("",)
 ) -> dict[str, Any]:
     """The value of each flag of a command, and of the one argument that it may take without a name.
 

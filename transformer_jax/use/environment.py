@@ -29,15 +29,13 @@ UNUSABLE = {
     "JAX_NUMPY_DTYPE_PROMOTION": ("strict", "the model adds integers to float32 arrays"),
     "JAX_NUMPY_RANK_PROMOTION": ("raise", "arrays of fewer axes are added to others"),
     "JAX_DEBUG_INFS": (TRUE, "what may not be attended to has a score of minus infinity"),
-    **dict.fromkeys(
-        (
-            "JAX_TRANSFER_GUARD",
-            "JAX_TRANSFER_GUARD_HOST_TO_DEVICE",
-            "JAX_TRANSFER_GUARD_DEVICE_TO_HOST",
-            "JAX_TRANSFER_GUARD_DEVICE_TO_DEVICE",
-        ),
-        ("disallow|disallow_explicit", "batches go to the device, and losses come back"),
-    ),
+    **{
+        f"JAX_TRANSFER_GUARD{which}": (
+            "disallow|disallow_explicit",
+            "batches go to the device, and losses come back",
+        )
+        for which in ("", "_HOST_TO_DEVICE", "_DEVICE_TO_HOST", "_DEVICE_TO_DEVICE")
+    },
 }
 FILES_NEEDED = 128  # open at a time: a checkpoint's, the corpus's, the libraries'
 FILES_WANTED = 4_096
@@ -99,16 +97,6 @@ def check_environment() -> None:
     if epoch and not epoch.isdecimal():
         raise UserError(f"SOURCE_DATE_EPOCH={epoch} is not a number of seconds. Unset it.")
     os.environ["MPLBACKEND"] = "agg"  # figures are files; another backend may not be there
-    _raise_limit_of_files()
-
-
-def check_docstrings() -> None:
-    """Raises UserError if Python has removed the docstrings, which experiments print."""
-    if sys.flags.optimize > 1:
-        raise UserError("Experiments print docstrings: use no -OO, and unset PYTHONOPTIMIZE=2.")
-
-
-def _raise_limit_of_files() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
     wanted = FILES_WANTED if hard == unlimited else min(FILES_WANTED, hard)
@@ -121,6 +109,12 @@ def _raise_limit_of_files() -> None:
             f"This process may open only {soft} files at a time (ulimit -n), and needs "
             f"{FILES_NEEDED}. Raise the limit: ulimit -n {FILES_WANTED}."
         )
+
+
+def check_docstrings() -> None:
+    """Raises UserError if Python has removed the docstrings, which experiments print."""
+    if sys.flags.optimize > 1:
+        raise UserError("Experiments print docstrings: use no -OO, and unset PYTHONOPTIMIZE=2.")
 
 
 @contextlib.contextmanager

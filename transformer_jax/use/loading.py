@@ -10,14 +10,12 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
-from jax.sharding import Mesh
 
 from transformer_jax.compilation import keep_compiled_programs
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.checks import check
 from transformer_jax.config.data import Text, code
 from transformer_jax.config.decode import DecodeConfig
-from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import Config
 from transformer_jax.decoding.generators import check_n_best
 from transformer_jax.decoding.lines import LineTranslator, banned_ids
@@ -27,15 +25,14 @@ from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError
 from transformer_jax.model.encoder_decoder import EncoderDecoder, make_model
 from transformer_jax.model.ensemble import Ensemble
-from transformer_jax.model.interfaces import Params
 from transformer_jax.model.parameters import abstract_params, axis_names
 from transformer_jax.parallel.mesh import decoding_mesh, with_shardings
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.runs.weights import load_params
-from transformer_jax.text.corpora import Corpus, open_corpus
+from transformer_jax.text.corpora import open_corpus
 from transformer_jax.text.features import FeatureReader, how_read
 from transformer_jax.text.folder_corpus import Pair
-from transformer_jax.text.vocabulary import Sizes, Vocabulary, load_vocabulary
+from transformer_jax.text.vocabulary import Vocabulary, load_vocabulary
 
 NO_OVERRIDES: Mapping[str, Any] = MappingProxyType({})
 log = logging.getLogger(__name__)
@@ -129,9 +126,7 @@ def load_model(
       workdir: the run's folder. Several folders give an ensemble: the mean of their models'
         probabilities, searched with the settings of the first run.
       checkpoint: "latest", "best", "average", a step, or an average's name, such as "40-last5".
-      beam_size: None: the run's.
-      length_penalty: None: the run's.
-      coverage_penalty: None: the run's.
+      beam_size, length_penalty, coverage_penalty: keys of `decode`; None: the run's.
       n_best: hypotheses per sentence, at most the beam size.
       overrides: dotted keys and their values, in place of the run's.
 
@@ -160,19 +155,19 @@ def load_model(
     vocabulary = _common_vocabulary(runs)
     name_codes(vocabulary, config)
     mesh = decoding_mesh(config.mesh)
-    loaded = [
-        _load_member(run, own.model, checkpoint, vocabulary.sizes, mesh)
-        for run, own in zip(runs, configs, strict=True)
-    ]
-    models, params, names = zip(*loaded, strict=True)
+    models = tuple(make_model(own.model, vocabulary.sizes) for own in configs)
+    shapes = [with_shardings(abstract_params(one), axis_names(one), mesh) for one in models]
+    loaded = [load_params(run, checkpoint, like) for run, like in zip(runs, shapes, strict=True)]
+    params, names = zip(*loaded, strict=True)
     name = "+".join(names)
     model = models[0] if len(models) == 1 else Ensemble(models)
     held = params[0] if len(models) == 1 else Ensemble.joined(params)
     folders = tuple(str(run.path) for run in runs)
-    _log_loaded(folders, name, config.decode)
-    banned = banned_ids(config.decode, vocabulary)
-    kind = translator_for(config.decode.method)
-    translator = kind(model, held, config.decode, mesh, n_best, banned)
+    decode = config.decode
+    searched = f"beam {decode.beam_size}" if decode.method == "beam" else decode.method
+    log.info("%s, checkpoint %s, %s", " + ".join(folders), name, searched)
+    banned = banned_ids(decode, vocabulary)
+    translator = translator_for(decode.method)(model, held, decode, mesh, n_best, banned)
     return LoadedModel(config, vocabulary, translator, name, folders)
 
 
@@ -209,25 +204,11 @@ def _check_searched(run: RunFolder, config: Config, decode: DecodeConfig, first:
         raise ConfigError(f"{run.path} cannot be searched like the first run: {error}") from None
 
 
-def _log_loaded(folders: Sequence[str], name: str, decode: DecodeConfig) -> None:
-    searched = f"beam {decode.beam_size}" if decode.method == "beam" else decode.method
-    log.info("%s, checkpoint %s, %s", " + ".join(folders), name, searched)
-
-
 def name_codes(vocabulary: Vocabulary, config: Config) -> None:
     """Logs the target languages of an imported model, unless one is chosen."""
     if vocabulary.codes and not config.data.codes and config.decode.to is None:
         codes = ", ".join(sorted(vocabulary.codes))
         log.info("source lines begin with the code of the target language: %.200s", codes)
-
-
-def _load_member(
-    run: RunFolder, config: ModelConfig, checkpoint: str, sizes: Sizes, mesh: Mesh
-) -> tuple[EncoderDecoder, Params, str]:
-    """A run's model, its parameters on the mesh, and the checkpoint's name."""
-    model = make_model(config, sizes)
-    like = with_shardings(abstract_params(model), axis_names(model), mesh)
-    return model, *load_params(run, checkpoint, like)
 
 
 def _common_vocabulary(runs: Sequence[RunFolder]) -> Vocabulary:
@@ -274,17 +255,12 @@ def pairs_of_split(config: Config, split: str, run: RunFolder) -> Sequence[Pair]
         load_vocabulary(run.vocabulary_file).check_codes(codes)
     corpus = open_corpus(data)
     if split in TRAINED_ON and (data.train, data.valid) == (own.train, own.valid):
-        _warn_of_other_text(corpus, split, run)
+        recorded = run.fingerprints()[TRAINED_ON.index(split) :]
+        if recorded and recorded[0] != corpus.fingerprint(split):
+            log.warning(
+                "the split %s is not that of %s: its text has changed, and training may have seen "
+                "these pairs",
+                split,
+                run.path,
+            )
     return corpus.split(split)
-
-
-def _warn_of_other_text(corpus: Corpus, split: str, run: RunFolder) -> None:
-    """Logs a warning if the split is not what the run was trained or validated on."""
-    recorded = run.fingerprints()[TRAINED_ON.index(split) :]
-    if recorded and recorded[0] != corpus.fingerprint(split):
-        log.warning(
-            "the split %s is not that of %s: its text has changed, and training may have seen "
-            "these pairs",
-            split,
-            run.path,
-        )

@@ -33,7 +33,6 @@ def supervise(arguments: Sequence[str], workdir: str, processes: int | None, res
 
     Args:
       arguments: the arguments of `train`.
-      workdir: the run's folder.
       processes: how many to start here, which divide the GPUs equally; None: one, which the
         arguments or a launcher may make one of several.
       restarts: the run ends after this many deaths in a row without a new checkpoint; 0: after
@@ -115,7 +114,9 @@ class _Group:
 
     def run(self) -> int:
         """Starts all processes and waits for all; returns the status of the first that failed."""
-        address = f"localhost:{_free_port()}"
+        with socket.socket() as free:
+            free.bind(("", 0))
+            address = f"localhost:{free.getsockname()[1]}"
         self._running = []
         for number in range(self.size):
             flags = list[str]()
@@ -146,12 +147,7 @@ class _Group:
         of = f"process {number} of {self.size}" if self.size > 1 else "the process"
         name = signal.Signals(-status).name if status < 0 else f"status {status}"
         self.death = f"{of} ended with {name}"
-        self._end_all(at_once=status not in LASTING and not self.asked)
-        return status
-
-    def _end_all(self, at_once: bool) -> None:
-        """Ends the others: they cannot continue without the one that died."""
-        if at_once:
+        if status not in LASTING and not self.asked:  # the others cannot continue without it
             for process in self._running:
                 process.kill()
         deadline = time.monotonic() + PATIENCE
@@ -161,6 +157,7 @@ class _Group:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        return status
 
     def wait(self, seconds: float) -> None:
         """Waits, or until a signal comes."""
@@ -176,12 +173,6 @@ def _visible(process: int, processes: int) -> dict[str, str]:
         return {}
     part = (gpus[n] for n in own_part(process, processes))
     return {"CUDA_VISIBLE_DEVICES": ",".join(part)}
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
 
 
 def _end_with_parent() -> None:

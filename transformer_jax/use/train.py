@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import importlib
 import logging
 import os
@@ -33,26 +32,19 @@ from transformer_jax.runs.checkpoints import Checkpoints, committed_steps
 from transformer_jax.runs.metrics import FILE, check_metrics, clock
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.runs.together import restore_newest
-from transformer_jax.runs.weights_and_biases import check_wandb
+from transformer_jax.runs.weights_and_biases import import_wandb
 from transformer_jax.text.features import FeatureReader
-from transformer_jax.text.vocabulary import Sizes, both_sides
+from transformer_jax.text.vocabulary import both_sides, load_vocabulary
 from transformer_jax.training.cost import step_flops
-from transformer_jax.training.data import (
-    NOMINAL_FILL,
-    TrainingData,
-    load_data,
-    nominal_shape,
-)
+from transformer_jax.training.data import NOMINAL_FILL, TrainingData, load_data, nominal_shape
 from transformer_jax.training.loop import Direction, train_steps
-from transformer_jax.training.program import BatchShape, Program, check_rows, compile_program
+from transformer_jax.training.program import Program, check_rows, compile_program
 from transformer_jax.training.state import States
 from transformer_jax.training.stopping import StopRequest
 from transformer_jax.training.timing import measure
-from transformer_jax.training.vocabulary import known_vocabulary
-from transformer_jax.use.description import describe
-from transformer_jax.use.limits import check_memory, check_sizes
-from transformer_jax.use.origin import initial_state, with_origin
-from transformer_jax.use.teacher import with_teacher
+from transformer_jax.training.vocabulary import given_vocabulary
+from transformer_jax.use.description import check_bytes, check_sizes, describe
+from transformer_jax.use.origin import initial_state, with_origin, with_teacher
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +60,6 @@ def train(config: Config, workdir: str, dry_run: bool = False, force: bool = Fal
     Every process of a run calls it (parallel/processes.py); the first one writes and reports.
 
     Args:
-      config: the run's config.
       workdir: the run's folder, which is created if it does not exist.
       dry_run: whether to compile the step, print sizes, memory and time, and stop.
       force: whether to start although the step needs more memory than there is.
@@ -152,12 +143,8 @@ def _dry_run(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
     steps = config.train.steps
     searches = ", without the searches of validation BLEU" * config.train.valid_bleu
     whole = clock(timing.seconds(steps, config.train.valid_every))
-    _print(
-        [
-            f"time: {timing.step:.3g} s a step and {timing.check:.3g} s a validation, {whole} for "
-            f"{steps:,} steps{searches}"
-        ]
-    )
+    times = f"{timing.step:.3g} s a step and {timing.check:.3g} s a validation"
+    _print([f"time: {times}, {whole} for {steps:,} steps{searches}"])
 
 
 def _print(lines: Iterable[str]) -> None:
@@ -183,12 +170,17 @@ def _program(
             sizes.source,
             config.vocabulary.size,
         )
-    prepare = functools.partial(_prepare, config, sizes, shape)
+
+    def prepare() -> None:
+        """Does slow Python work early: step_flops caches its count, and an import stays loaded."""
+        step_flops(config.model, sizes, shape.lengths, config.train)
+        importlib.import_module("grain")
+
     log.info("compiling the training step")
     program = compile_program(config.model, config.train, mesh, sizes, shape, meanwhile=prepare)
     described = describe(config, program, sizes, shape, data.plan.tgt_fill, data.steps_per_epoch)
     if not force:
-        check_memory(program)
+        check_bytes(program.memory_bytes, mesh, "The training step needs")
     return program, described
 
 
@@ -204,7 +196,8 @@ def _check_folder(run: RunFolder, config: Config, lock: bool = True) -> None:
     for one, own in _runs(run, config):
         one.check(own, lock)
         check_metrics(one.path)
-    check_wandb(config.train.wandb_project)
+    if (project := config.train.wandb_project) is not None:
+        import_wandb(project)
 
 
 def _train_in(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
@@ -271,18 +264,13 @@ def _load(config: Config, run: RunFolder) -> TrainingData:
     return data
 
 
-def _prepare(config: Config, sizes: Sizes, shape: BatchShape) -> None:
-    """Does slow Python work early: step_flops caches its count, and an import stays loaded."""
-    step_flops(config.model, sizes, shape.lengths, config.train)
-    importlib.import_module("grain")
-
-
 def _one_way(run: RunFolder, config: Config, data: TrainingData, main: Config) -> Direction:
     """The parts of a direction; `data` is that of the direction with the config `main`."""
     if config is not main:
         data = data.of_other_direction(config)
         run.check_corpus(*data.fingerprints)
-        known = known_vocabulary(config, run)
+        own = run.vocabulary_file
+        known = load_vocabulary(own) if own.exists() else given_vocabulary(config)
         if known is not None and known.digest != data.vocabulary.digest:
             raise RunError(
                 f"{run.path} or train.init_from has another vocabulary than the direction that it "

@@ -1,7 +1,7 @@
 """Word-level distillation: a model learns what a teacher predicts (Kim and Rush 2016, section 3.1).
 
 A batch has the teacher's likeliest subwords at each target position, and their probabilities
-(use/teacher.py).
+(use/origin.py).
 
 Dimension key
   B batch   L target length   K subwords of the teacher   V vocabulary, padded
