@@ -23,14 +23,11 @@ nothing is decided.
 import contextlib
 import statistics
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 
-from experiments.evidence import Evidence, of_jobs
+from experiments.evidence import Evidence
 from experiments.gold_alignment import PREDICTED, Pair, attention_links
-from experiments.judging import Column, Rule, Value, at, means, verdicts
+from experiments.judging import Column, Rule, Value, at, more, page_of_runs
 from experiments.short_demo import SHORT_DEMO, WATCHING
-from transformer_jax.reporting.page import Heading, Part
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
 
@@ -81,9 +78,9 @@ def both_ways(name: str) -> Value:
 
 
 RULES = [
-    Rule("agreement lowers the error rate", both_ways(RATE), -1),
-    Rule("agreement lowers the error rate of common links", at(COMMON), -1),
-    Rule("agreement costs no BLEU", both_ways("bleu"), 1, -SMALL_LOSS),
+    Rule("agreement lowers the error rate", more(both_ways(RATE)), -1, beside=(BASE,)),
+    Rule("agreement lowers the error rate of common links", more(at(COMMON)), -1, beside=(BASE,)),
+    Rule("agreement costs no BLEU", more(both_ways("bleu")), 1, -SMALL_LOSS, (BASE,)),
 ]
 COLUMNS = [
     *(Column(f"BLEU, {name}", at("bleu", way), ".1f") for way, name in WAYS.items()),
@@ -92,19 +89,13 @@ COLUMNS = [
 ]
 
 
-def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
-    """The verdicts, and what was measured of every row."""
-    found = of_jobs(folder, jobs, agreement_of)
-    return [
-        Heading("Verdicts"),
-        verdicts(RULES, found, ROWS, BASE),
-        Heading("BLEU and alignment error rates"),
-        means(COLUMNS, found, ROWS),
-    ]
-
-
 EXPERIMENT = Experiment(
-    "agreement", ROWS, {"small": SHORT_DEMO}, __doc__, findings=findings, fixed=WATCHING
+    "agreement",
+    ROWS,
+    {"small": SHORT_DEMO},
+    __doc__,
+    findings=page_of_runs(agreement_of, RULES, COLUMNS, "BLEU and alignment error rates"),
+    fixed=WATCHING,
 )
 
 if __name__ == "__main__":

@@ -30,12 +30,12 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from experiments.evidence import Evidence, Found, of_jobs, of_seeds
-from experiments.judging import HOLDS, OPEN, Column, judged, means, with_verdicts
+from experiments.evidence import Evidence, of_jobs
+from experiments.judging import HOLDS, OPEN, Column, Rule, at, means, verdicts
 from experiments.own_text import on_text, write_split
 from experiments.short_demo import updates
 from transformer_jax.evaluation.attention import Attention
-from transformer_jax.reporting.page import Part, Picture
+from transformer_jax.reporting.page import Heading, Part, Picture, Table
 from transformer_jax.reporting.plots import save_figure
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
@@ -168,31 +168,26 @@ def drawn_attention(folder: Path, jobs: Sequence[Job]) -> list[Part]:
 
 # Verdicts ------------------------------------------------------------------------------------
 
-CLAIMS = ("it reads the grid", "attention points")
-
-
-def verdicts_on(found: Found, row: str) -> list[str]:
-    """The verdicts on a row, in the order of CLAIMS."""
-    if judged([x["words"] for x in of_seeds(found, CONTROL).values()], MOST, 1) == HOLDS:
-        return [OPEN] * len(CLAIMS)
-    own = of_seeds(found, row).values()
-    return [
-        judged([x["words"] for x in own], MOST, 1),
-        judged([x["points"] for x in own], POINTED, 1),
-    ]
+RULES = [
+    Rule("it reads the grid", at("words"), 1, MOST),
+    Rule("attention points", at("points"), 1, POINTED),
+]
+COLUMNS = [
+    Column("words right, %", lambda x: 100 * x["words"], ".1f"),
+    Column("whole pictures right, %", lambda x: 100 * x["pictures"], ".1f"),
+    Column("attention points at the digit, %", lambda x: 100 * x["points"], ".1f"),
+]
 
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, what was measured of every row, and a picture with its attention."""
     found = of_jobs(folder, jobs, read_by)
-    columns = [
-        Column("words right, %", lambda x: 100 * x["words"], ".1f"),
-        Column("whole pictures right, %", lambda x: 100 * x["pictures"], ".1f"),
-        Column("attention points at the digit, %", lambda x: 100 * x["points"], ".1f"),
-    ]
-    judgments = {row: verdicts_on(found, row) for row in ROWS}
-    parts = [means(columns, found, ROWS), *drawn_attention(folder, jobs)]
-    return with_verdicts(CLAIMS, judgments, "What was read, and where attention was", *parts)
+    table = verdicts(RULES, found, ROWS)
+    if RULES[0].verdict(found, CONTROL) == HOLDS:
+        table = Table(table.head, [[row, OPEN, OPEN] for row in ROWS])
+    title = "What was read, and where attention was"
+    measured = means(COLUMNS, found, ROWS)
+    return [Heading("Verdicts"), table, Heading(title), measured, *drawn_attention(folder, jobs)]
 
 
 SMALL = on_text(

@@ -31,7 +31,7 @@ from pathlib import Path
 from experiments.alignment import AVOIDED, BASE, LONGEST
 from experiments.alignment import ROWS as ALIGNED
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
-from experiments.judging import judged, mean_text
+from experiments.judging import judged, mean_text, side_by_side
 from experiments.short_demo import SHORT_DEMO, WATCHING
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
@@ -87,14 +87,14 @@ def explained_by(job: Job) -> Evidence:
 
 def verdicts_on(found: Found, way: str) -> list[str]:
     """The verdicts on a way to explain, in the order of CLAIMS."""
-    base, avoided = of_seeds(found, BASE), of_seeds(found, AVOIDED)
+    base, both = of_seeds(found, BASE).values(), side_by_side(found, BASE, AVOIDED)
 
     def error(own: Evidence, way: str, word: str = PREDICTED) -> float:
         return float(own[way][word])
 
-    better = [error(own, way) - min(error(own, x) for x in WAYS[:2]) for own in base.values()]
-    lies = [error(avoided[seed], way) - error(base[seed], way) for seed in base if seed in avoided]
-    places = [error(own, way, READ) - error(own, way) for own in base.values()]
+    better = [error(own, way) - min(error(own, x) for x in WAYS[:2]) for own in base]
+    lies = [error(avoided, way) - error(own, way) for own, avoided in both]
+    places = [error(own, way, READ) - error(own, way) for own in base]
     return [
         judged(better, 0, -1) if way in METHODS else "",
         judged(lies, LITTLE, -1),

@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 
 from experiments.documents import VERBS
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
-from experiments.judging import Column, at, gaps, judged, mean_text, means
+from experiments.judging import Column, at, judged, mean_text, means, side_by_side
 from experiments.own_text import on_text, write_split
 from experiments.short_demo import updates
 from experiments.translations import bleu
@@ -252,7 +252,7 @@ def differences(after: Mapping[str, Found], before: Found, remedy: str) -> dict[
 
 def verdicts(after: Mapping[str, Found], before: Found) -> list[list[str]]:
     """Each claim, its verdict, and the mean difference."""
-    works = gaps(before, MOST, EVEN, at(RARE))
+    works = [most[RARE] - even[RARE] for most, even in side_by_side(before, MOST, EVEN)]
     rows = [["the dial works", judged(works, 0, -1), mean_text(works, "+.1f")]]
     for remedy in REMEDIES:
         changes = differences(after, before, remedy)
