@@ -20,14 +20,13 @@ loss of BLEU, the mean of both directions, is below 1 point, and does not if it 
 nothing is decided.
 """
 
-import contextlib
 import statistics
-import sys
 
 from experiments.evidence import Evidence
 from experiments.gold_alignment import PREDICTED, Pair, attention_links
 from experiments.judging import Column, Rule, Value, at, more, page_of_runs
 from experiments.short_demo import SHORT_DEMO, WATCHING
+from experiments.translations import evaluated
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
 
@@ -47,7 +46,6 @@ RATE, COMMON = "error rate", "error rate of common links"
 
 def agreement_of(job: Job) -> Evidence:
     """Error rates of the watched layer in both directions and of common links; BLEU of both."""
-    from transformer_jax.commands.evaluate import evaluate
     from transformer_jax.evaluation.alignment import link_scores
     from transformer_jax.text.built_in_corpus import built_in_pairs
 
@@ -58,8 +56,7 @@ def agreement_of(job: Job) -> Evidence:
         way: attention_links(folder, given, way == "reverse")[PREDICTED][WATCHED]
         for way, folder in folders.items()
     }
-    with contextlib.redirect_stdout(sys.stderr):
-        bleu = {way: evaluate(str(own), split="test").scores.bleu for way, own in folders.items()}
+    bleu = {way: evaluated(own).scores.bleu for way, own in folders.items()}
     gold = [set(pair.alignment) for pair in pairs]
     common = [a & b for a, b in zip(links["forward"], links["reverse"], strict=True)]
     return {

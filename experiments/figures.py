@@ -26,15 +26,7 @@ from experiments.figures_bleu import RESAMPLES, SEED, bleu_by_length, bleu_figur
 from transformer_jax.config.train import TrainConfig
 from transformer_jax.errors import ConfigError, UserError
 from transformer_jax.files import make_folder, write_atomically
-from transformer_jax.reporting.page import (
-    Code,
-    Heading,
-    Part,
-    Picture,
-    Table,
-    Text,
-    write_report,
-)
+from transformer_jax.reporting.page import Code, Heading, Part, Picture, Table, Text, write_report
 from transformer_jax.reporting.plots import (
     BLUE,
     GREEN,
@@ -247,19 +239,12 @@ def by_length(found: Any, out: Path) -> list[Part]:
 # The command -------------------------------------------------------------------------------------
 
 
-class Section(NamedTuple):
-    """Figures that one function makes."""
-
-    title: str
-    needs_run: bool
-    make: Callable[[Asked], list[Part]]
-
-
-SECTIONS = [
-    Section("Positional encoding (section 3.5)", False, draw_positions),
-    Section("Learning rate (section 5.3, equation 3)", False, draw_learning_rate),
-    Section("Attention of every layer and head (figures 3 to 5)", True, draw_attention),
-    Section("BLEU by the length of the source", True, draw_bleu_by_length),
+# The title of each group of figures, whether it needs a run, and the function that makes it.
+SECTIONS: list[tuple[str, bool, Callable[[Asked], list[Part]]]] = [
+    ("Positional encoding (section 3.5)", False, draw_positions),
+    ("Learning rate (section 5.3, equation 3)", False, draw_learning_rate),
+    ("Attention of every layer and head (figures 3 to 5)", True, draw_attention),
+    ("BLEU by the length of the source", True, draw_bleu_by_length),
 ]
 
 
@@ -280,13 +265,12 @@ def make(asked: Asked) -> None:
     if asked.workdir is not None:
         check_translates(asked.workdir)
     parts: list[Part] = [Code(command()), Text(f"{made_by()} Run: {asked.workdir or 'none'}.")]
-    for section in SECTIONS:
-        if section.needs_run and asked.workdir is None:
-            log.info("left out: %s; it needs --workdir", section.title)
+    for title, needs_run, draw in SECTIONS:
+        if needs_run and asked.workdir is None:
+            log.info("left out: %s; it needs --workdir", title)
             continue
-        parts += [Heading(section.title), *section.make(asked)]
-    title = "Figures"
-    print(f"page        {write_report(asked.out, title, parts)}")
+        parts += [Heading(title), *draw(asked)]
+    print(f"page        {write_report(asked.out, 'Figures', parts)}")
 
 
 def check_moved(overrides: Mapping[str, Any]) -> None:

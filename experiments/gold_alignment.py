@@ -206,14 +206,16 @@ def attention_links(folder: Path, pairs: Sequence[Pair], swapped: bool) -> dict[
 
     def layers(shift: int) -> Layers:
         aligned = align_words(*given, shift=shift)
-        of_pairs = [[_link_set(own_J, order) for own_J in one.mean_NJ] for one in aligned]
+        of_pairs = [
+            [
+                {(i, j)[order] for j, i in enumerate(own_J.tolist()) if i >= 0}
+                for own_J in one.mean_NJ
+            ]
+            for one in aligned
+        ]
         return list(map(list, zip(*of_pairs, strict=True)))
 
     return {name: layers(shift) for name, shift in SHIFTS.items()}
-
-
-def _link_set(linked_J: np.ndarray, order: slice) -> LinkSet:
-    return {(i, j)[order] for j, i in enumerate(linked_J.tolist()) if i >= 0}
 
 
 def combined(gold: Gold, forward: Sequence[LinkSet], backward: Sequence[LinkSet]) -> Evidence:

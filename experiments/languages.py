@@ -28,18 +28,17 @@ With one seed nothing is decided.
 """
 
 import collections
-import contextlib
 import functools
 import math
 import statistics
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from experiments.evidence import Evidence, Found, of_jobs, of_seeds
-from experiments.judging import Column, Rule, at, mean_text, means, verdicts
+from experiments.evidence import Evidence, of_jobs
+from experiments.judging import Column, Rule, at, means, verdicts
 from experiments.short_demo import updates
-from transformer_jax.reporting.page import Heading, Part, Table
+from experiments.translations import evaluated
+from transformer_jax.reporting.page import Heading, Part
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
 
@@ -108,7 +107,6 @@ def finder_of(folder: str) -> Callable[[str], str]:
 def of_directions(job: Job) -> Evidence:
     """BLEU and share off target of each direction that the run can be asked for; pivot of ZERO."""
     from transformer_jax.api import load
-    from transformer_jax.commands.evaluate import evaluate
 
     run = load(job.folder)
     data = run.config.data
@@ -116,9 +114,7 @@ def of_directions(job: Job) -> Evidence:
     found: Evidence = {"bleu": {}, "off_target": {}, "pivot": {}, "finder_error": {}}
     for direction in (*TRAINED, *ZERO) if data.directions else (f"{data.src}-{data.tgt}",):
         tgt = direction.split("-")[1]
-        with contextlib.redirect_stdout(sys.stderr):
-            split = f"test:{direction}" if data.directions else "test"
-            own = evaluate(str(job.folder), split=split)
+        own = evaluated(job.folder, f"test:{direction}" if data.directions else "test")
         lines = own.hypotheses.read_text(encoding="utf-8").split("\n")[:-1]
         references = [pair.tgt for pair in own.pairs]
         found["bleu"][direction] = own.scores.bleu
@@ -176,11 +172,6 @@ RULES = [
 ]
 
 
-def bleu_of(found: Found, row: str, direction: str) -> str:
-    """The mean BLEU of a row in a direction; empty if it was not asked for it."""
-    return mean_text((x["bleu"].get(direction) for x in of_seeds(found, row).values()), ".1f")
-
-
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and what was measured of every row."""
     found = of_jobs(folder, jobs, of_directions)
@@ -191,12 +182,12 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
         Column("off target, trained", lambda x: mean_bleu(x, TRAINED, "off_target"), ".3f"),
         Column("error of the finder", lambda x: max(x["finder_error"].values()), ".3f"),
     ]
-    bleu = [[row, *(bleu_of(found, row, one) for one in directions)] for row in ROWS]
+    in_turn = [Column(one, lambda x, one=one: x["bleu"].get(one), ".1f") for one in directions]
     return [
         Heading("Verdicts"),
         verdicts(RULES, found, JOINT),
         Heading("BLEU of each direction, each with its own references"),
-        Table(["row", *directions], bleu),
+        means(in_turn, found, list(ROWS)),
         Heading("Zero-shot: by way of English, and translations in another language"),
         means(columns, found, JOINT),
     ]

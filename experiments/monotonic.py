@@ -76,14 +76,14 @@ def exact(group: str) -> Value:
     return lambda found: 100 * found[group]["exact"]
 
 
-def moved_further(found: Evidence) -> float:
-    """How many more points are exact where a verb moves than where the order stays."""
-    return float(exact(VERB)(found) - exact(SAME)(found))
-
-
 RULES = [
     Rule("as good where the order stays", more(exact(SAME)), 1, -SMALL_LOSS, (BASE,)),
-    Rule("loses more where a verb moves", more(moved_further), -1, beside=(BASE,)),
+    Rule(
+        "loses more where a verb moves",
+        more(lambda found: exact(VERB)(found) - exact(SAME)(found)),
+        wanted=-1,
+        beside=(BASE,),
+    ),
     Rule("what was read helps with moved verbs", more(exact(VERB)), 1, 0, (MONOTONIC,), WIDER),
 ]
 FORMS = {"exact": ".2f", "BLEU": ".1f", "words": ".3f"}

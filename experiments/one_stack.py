@@ -25,7 +25,7 @@ both texts.
 from experiments.evidence import Evidence
 from experiments.judging import Column, Rule, at, more, page_of_runs
 from experiments.several_sources import scored
-from experiments.short_demo import SHORT_DEMO
+from experiments.short_demo import SHORT_DEMO, at_rates
 from experiments.table3_ablations import BASE, RECIPE, SHORT, shrink
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
@@ -78,9 +78,7 @@ EXPERIMENT = Experiment(
     name="one_stack",
     rows=ROWS,
     scales={
-        "small": SHORT_DEMO._replace(
-            own={row: {"train.peak_learning_rate": rate} for row, rate in RATES.items()}
-        ),
+        "small": SHORT_DEMO._replace(own=at_rates(RATES)),
         "multi30k": Scale(
             "configs/multi30k.py",
             {**shrink(BASE), **RECIPE, **SHORT, "model.norm": "pre"},

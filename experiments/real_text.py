@@ -35,6 +35,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.short_demo import at_rates
 from transformer_jax.config.presets import MODERN as MODERN_PARTS
 from transformer_jax.config.presets import MODERN_RATE, TUNED_WIDTH, gated_width, rate_at
 from transformer_jax.reporting.page import Heading, Part, Table
@@ -125,7 +126,7 @@ def configs(direction: str) -> dict[str, str]:
 
 def joined(own: Mapping[str, Overrides], rates: Mapping[str, float]) -> dict[str, Overrides]:
     """Keys by row, with peak rates by row."""
-    peaks = {row: {"train.peak_learning_rate": rate} for row, rate in rates.items()}
+    peaks = at_rates(rates)
     return {row: {**own.get(row, {}), **peaks.get(row, {})} for row in {**own, **peaks}}
 
 

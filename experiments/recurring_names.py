@@ -148,11 +148,6 @@ def cached(
     return np.concatenate([log_probs_L[:1], mixed_L])
 
 
-def output_of(model: Any, source: Any, target: Any) -> Any:
-    """The decoder's output before the vocabulary."""
-    return model.decode(model.encode(source), source, target)[0]
-
-
 class Read(NamedTuple):
     """What a model makes of a document."""
 
@@ -165,7 +160,11 @@ class Read(NamedTuple):
 def read_by(run: Any, split: str) -> list[Read]:
     """What a run makes of the documents of a split."""
     model, params = run.loaded.model, run.loaded.translator.params
-    states = jax.jit(functools.partial(model.apply, {"params": params}, method=output_of))
+
+    def output(model: Any, source: Any, target: Any) -> Any:
+        return model.decode(model.encode(source), source, target)[0]  # before the vocabulary
+
+    states = jax.jit(functools.partial(model.apply, {"params": params}, method=output))
     own = documents(split)
     found = []
     for one, pair in zip(own, run.logits([""] * len(own), [x.text for x in own]), strict=True):

@@ -24,10 +24,8 @@ which, is below half of the mean of the single models, and does not if it is abo
 nothing is decided.
 """
 
-import contextlib
 import math
 import statistics
-import sys
 from collections.abc import Sequence
 from operator import methodcaller
 from pathlib import Path
@@ -37,7 +35,7 @@ import jax
 from experiments.evidence import Evidence, answers, of_jobs
 from experiments.judging import Column, Rule, at, more, page
 from experiments.short_demo import updates
-from experiments.translations import bleu
+from experiments.translations import bleu, evaluated
 from transformer_jax.reporting.page import Part
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
@@ -76,10 +74,7 @@ SMALL_LOSS, BROKEN, BEST = 1.0, 0.5, 4  # BLEU; a share; translations of each si
 
 def scored(job: Job) -> tuple[float, list[str], list[str]]:
     """The run's BLEU on its test split, and the sources and references of the split."""
-    from transformer_jax.commands.evaluate import evaluate
-
-    with contextlib.redirect_stdout(sys.stderr):
-        own = evaluate(str(job.folder), split="test")
+    own = evaluated(job.folder)
     return own.scores.bleu, [pair.src for pair in own.pairs], [pair.tgt for pair in own.pairs]
 
 

@@ -1,5 +1,7 @@
 """A scale that several experiments on the built-in corpus share: runs of a few minutes."""
 
+from collections.abc import Mapping
+
 from transformer_jax.tables.experiment import Overrides, Scale
 
 SHORT_DEMO = Scale(
@@ -23,3 +25,8 @@ def updates(count: int, every: int | None = None) -> Overrides:
     """Keys of a run of `count` updates, which validates and saves after `every`; None: `count`."""
     length = dict.fromkeys(("train.steps", "train.decay_steps"), count)
     return length | dict.fromkeys(("train.valid_every", "train.checkpoint_every"), every or count)
+
+
+def at_rates(rates: Mapping[str, float]) -> dict[str, Overrides]:
+    """Keys of rows, by their peak rates."""
+    return {row: {"train.peak_learning_rate": rate} for row, rate in rates.items()}
