@@ -31,7 +31,7 @@ from typing import Any
 from experiments.distillation import SMALL, rate, write_text
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
 from experiments.judging import Column, at, judged, means, side_by_side
-from experiments.own_text import captions_of_test
+from experiments.short_demo import captions_of_test
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides

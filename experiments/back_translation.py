@@ -25,8 +25,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.judging import Rule, at, more, scores_of, verdicts
-from experiments.own_text import write_captions, write_split
-from experiments.short_demo import updates
+from experiments.short_demo import updates, write_captions, write_split
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale

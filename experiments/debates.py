@@ -28,9 +28,8 @@ from pathlib import Path
 
 from experiments.evidence import Evidence
 from experiments.judging import Column, Rule, at, more, page_of_runs
-from experiments.own_text import data_file, on_text, write_split
 from experiments.several_sources import scored
-from experiments.short_demo import updates
+from experiments.short_demo import data_file, on_text, updates, write_split
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
 from transformer_jax.text.lines import TextLines

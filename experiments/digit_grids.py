@@ -32,8 +32,7 @@ from PIL import Image
 
 from experiments.evidence import Evidence, of_jobs
 from experiments.judging import HOLDS, OPEN, Column, Rule, at, means, verdicts
-from experiments.own_text import on_text, write_split
-from experiments.short_demo import updates
+from experiments.short_demo import on_text, updates, write_split
 from experiments.speech import WORDS, weights_of_words
 from transformer_jax.evaluation.attention import Attention
 from transformer_jax.reporting.page import Heading, Part, Picture, Table

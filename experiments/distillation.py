@@ -28,8 +28,7 @@ from typing import Any
 
 from experiments.evidence import Evidence
 from experiments.judging import Column, Rule, at, more, page_of_runs
-from experiments.own_text import captions_of_test, write_captions, write_split
-from experiments.short_demo import updates
+from experiments.short_demo import captions_of_test, updates, write_captions, write_split
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
 from transformer_jax.text.lines import TextLines

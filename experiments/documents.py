@@ -37,8 +37,7 @@ import numpy as np
 
 from experiments.evidence import Evidence
 from experiments.judging import Column, Rule, at, page_of_runs
-from experiments.own_text import on_text, write_split
-from experiments.short_demo import updates
+from experiments.short_demo import on_text, updates, write_split
 from grammar.entries import Noun
 from grammar.german import DEFINITE
 from grammar.lexicon import NOUNS

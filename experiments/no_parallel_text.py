@@ -38,8 +38,7 @@ from pathlib import Path
 
 from experiments.evidence import Evidence, Found, of_jobs
 from experiments.judging import Column, Rule, at, means, more
-from experiments.own_text import data_file, write_split
-from experiments.short_demo import updates
+from experiments.short_demo import data_file, updates, write_split
 from experiments.translations import bleu
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main

@@ -34,8 +34,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from experiments.evidence import Evidence, Found, of_jobs
 from experiments.judging import FAILS, OPEN, Column, judged, means, side_by_side
-from experiments.own_text import on_text, write_split
-from experiments.short_demo import updates
+from experiments.short_demo import on_text, updates, write_split
 from experiments.translations import bleu
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main

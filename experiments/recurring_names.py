@@ -38,8 +38,7 @@ import numpy as np
 
 from experiments.evidence import Evidence, of_jobs
 from experiments.judging import Column, Rule, at, claims, means, more
-from experiments.own_text import on_text, write_split
-from experiments.short_demo import updates
+from experiments.short_demo import on_text, updates, write_split
 from transformer_jax.reporting.page import Heading, Part
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides

@@ -40,8 +40,7 @@ import numpy as np
 
 from experiments.evidence import Evidence
 from experiments.judging import Column, Rule, at, more, page_of_runs
-from experiments.own_text import data_file, on_text, write_split
-from experiments.short_demo import updates
+from experiments.short_demo import data_file, on_text, updates, write_split
 from transformer_jax.errors import DataError
 from transformer_jax.evaluation.attention import Attention
 from transformer_jax.evaluation.bleu import word_errors

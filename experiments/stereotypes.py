@@ -37,8 +37,7 @@ from typing import Any, NamedTuple
 from experiments.documents import VERBS
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
 from experiments.judging import Column, at, judged, mean_text, means, side_by_side
-from experiments.own_text import on_text, write_split
-from experiments.short_demo import updates
+from experiments.short_demo import on_text, updates, write_split
 from experiments.translations import bleu
 from grammar.lexicon import NOUNS
 from transformer_jax.reporting.page import Heading, Part, Table
