@@ -209,24 +209,18 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
             if window is not None and reach(window, layers) < FARTHEST:
                 excess = excess_losses(counted, window, layers)
                 verdicts.append([name, across, NEEDS_REACH(excess), mean_text(excess, "+.1f")])
+    cost_rows = []
+    for length, of_length in cost.items():
+        seconds = [f"{1_000 * own['seconds']:.0f}" for own in of_length.values()]
+        memory = [f"{own['bytes'] / 2**20:.0f}" for own in of_length.values()]
+        cost_rows.append([length, *seconds, *memory])
     return [
         Heading("Verdicts: a word needs to be within reach"),
         Table(["row", "reach", "verdict", "points lost more out of reach"], verdicts),
         Heading("Accuracy of target words by their jump, percent"),
         Table(["row", "reach", "BLEU", *SHOWN], rows),
         Heading("Cost of a training step of one pair"),
-        Table(COST_HEAD, _cost_rows(cost)),
-    ]
-
-
-def _cost_rows(found: Evidence) -> list[list[str]]:
-    return [
-        [
-            length,
-            *(f"{1_000 * own['seconds']:.0f}" for own in of_length.values()),
-            *(f"{own['bytes'] / 2**20:.0f}" for own in of_length.values()),
-        ]
-        for length, of_length in found.items()
+        Table(COST_HEAD, cost_rows),
     ]
 
 
