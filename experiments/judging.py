@@ -120,14 +120,14 @@ class Column(NamedTuple):
     form: str
 
 
-def claims(rules: Sequence[Rule], found: Found, form: str = "", head: str = "difference") -> Table:
+def claims(rules: Sequence[Rule], found: Found, form: str = "") -> Table:
     """A table with the verdict on each claim, which is about one row; a form adds the mean."""
     cells = []
     for rule in rules:
         [row] = rule.rows
         mean = [mean_text(rule.values(found, row), form)] if form else []
         cells.append([rule.claim, rule.verdict(found, row), *mean])
-    return Table(["claim", "verdict", *([head] if form else [])], cells)
+    return Table(["claim", "verdict", *(["difference"] if form else [])], cells)
 
 
 def verdicts(rules: Sequence[Rule], found: Found, rows: Iterable[str]) -> Table:
@@ -138,7 +138,7 @@ def verdicts(rules: Sequence[Rule], found: Found, rows: Iterable[str]) -> Table:
 
 def page(
     rules: Sequence[Rule],
-    columns: Sequence["Column"],
+    columns: Sequence[Column],
     found: Found,
     rows: Sequence[str],
     title: str,
@@ -149,7 +149,7 @@ def page(
 
 
 def page_of_runs(
-    ask: Callable[[Job], Evidence], rules: Sequence[Rule], columns: Sequence["Column"], title: str
+    ask: Callable[[Job], Evidence], rules: Sequence[Rule], columns: Sequence[Column], title: str
 ) -> Callable[[Path, Sequence[Job]], list[Part]]:
     """The findings of an experiment: a page of what all its runs answer to one question."""
 
