@@ -20,17 +20,13 @@ loss of BLEU, the mean of both directions, is below 1 point, and does not if it 
 nothing is decided.
 """
 
-import contextlib
 import statistics
-import sys
-from collections.abc import Sequence
-from pathlib import Path
 
-from experiments.evidence import Evidence, of_jobs
+from experiments.evidence import Evidence
 from experiments.gold_alignment import PREDICTED, Pair, attention_links
-from experiments.judging import Column, Rule, Value, at, means, verdicts
+from experiments.judging import Column, Rule, Value, at, more, page_of_runs
 from experiments.short_demo import SHORT_DEMO, WATCHING
-from transformer_jax.reporting.page import Heading, Part
+from experiments.translations import evaluated
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
 
@@ -50,7 +46,6 @@ RATE, COMMON = "error rate", "error rate of common links"
 
 def agreement_of(job: Job) -> Evidence:
     """Error rates of the watched layer in both directions and of common links; BLEU of both."""
-    from transformer_jax.commands.evaluate import evaluate
     from transformer_jax.evaluation.alignment import link_scores
     from transformer_jax.text.built_in_corpus import built_in_pairs
 
@@ -61,8 +56,7 @@ def agreement_of(job: Job) -> Evidence:
         way: attention_links(folder, given, way == "reverse")[PREDICTED][WATCHED]
         for way, folder in folders.items()
     }
-    with contextlib.redirect_stdout(sys.stderr):
-        bleu = {way: evaluate(str(own), split="test").scores.bleu for way, own in folders.items()}
+    bleu = {way: evaluated(own).scores.bleu for way, own in folders.items()}
     gold = [set(pair.alignment) for pair in pairs]
     common = [a & b for a, b in zip(links["forward"], links["reverse"], strict=True)]
     return {
@@ -81,9 +75,9 @@ def both_ways(name: str) -> Value:
 
 
 RULES = [
-    Rule("agreement lowers the error rate", both_ways(RATE), -1),
-    Rule("agreement lowers the error rate of common links", at(COMMON), -1),
-    Rule("agreement costs no BLEU", both_ways("bleu"), 1, -SMALL_LOSS),
+    Rule("agreement lowers the error rate", more(both_ways(RATE)), -1, beside=(BASE,)),
+    Rule("agreement lowers the error rate of common links", more(at(COMMON)), -1, beside=(BASE,)),
+    Rule("agreement costs no BLEU", more(both_ways("bleu")), 1, -SMALL_LOSS, (BASE,)),
 ]
 COLUMNS = [
     *(Column(f"BLEU, {name}", at("bleu", way), ".1f") for way, name in WAYS.items()),
@@ -92,19 +86,13 @@ COLUMNS = [
 ]
 
 
-def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
-    """The verdicts, and what was measured of every row."""
-    found = of_jobs(folder, jobs, agreement_of)
-    return [
-        Heading("Verdicts"),
-        verdicts(RULES, found, ROWS, BASE),
-        Heading("BLEU and alignment error rates"),
-        means(COLUMNS, found, ROWS),
-    ]
-
-
 EXPERIMENT = Experiment(
-    "agreement", ROWS, {"small": SHORT_DEMO}, __doc__, findings=findings, fixed=WATCHING
+    "agreement",
+    ROWS,
+    {"small": SHORT_DEMO},
+    __doc__,
+    findings=page_of_runs(agreement_of, RULES, COLUMNS, "BLEU and alignment error rates"),
+    fixed=WATCHING,
 )
 
 if __name__ == "__main__":

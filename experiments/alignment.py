@@ -43,9 +43,12 @@ from experiments.judging import (
     Rule,
     Value,
     at,
+    claims,
     judge,
     judged,
     means,
+    more,
+    side_by_side,
 )
 from experiments.short_demo import SHORT_DEMO, WATCHING
 from transformer_jax.reporting.page import Heading, Part, Table
@@ -120,7 +123,9 @@ def best_error(shift: int) -> Value:
 
 
 WATCHED_ERROR, WATCHED_MASS = at(RATES, "0", WATCHED), at(MASS, WATCHED)
-SUFFICES = Rule("a share of the links is enough", WATCHED_ERROR, -1, ENOUGH)
+SUFFICES = [
+    Rule(f"{row} is enough", more(WATCHED_ERROR), -1, ENOUGH, (FULL,), (row,)) for row in SHARES
+]
 COLUMNS = [
     Column("error rate, watched layer", WATCHED_ERROR, ".3f"),
     *(Column(f"best layer, {name}", best_error(shift), ".3f") for name, shift in SHIFTS.items()),
@@ -144,8 +149,8 @@ def place_of_the_weights(found: Found) -> str:
 
 def can_be_manipulated(found: Found, losses: Sequence[float]) -> str:
     """The verdict on "attention can be manipulated"."""
-    own, base = of_seeds(found, AVOIDED), of_seeds(found, BASE)
-    shares = [WATCHED_MASS(own[seed]) / WATCHED_MASS(base[seed]) for seed in own if seed in base]
+    both = side_by_side(found, AVOIDED, BASE)
+    shares = [WATCHED_MASS(own) / WATCHED_MASS(base) for own, base in both]
     if not shares or not losses:
         return NOT_RUN
     if max(shares) < HIDDEN:
@@ -160,7 +165,7 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     losses = {row: [-gap for gap in differences(lines, row, BASE, "bleu")] for row in ROWS}
     verdicts = [
         ["the weights belong to the predicted word", place_of_the_weights(found)],
-        *([f"{row} is enough", SUFFICES.verdict(found, row, FULL)] for row in SHARES),
+        *claims(SUFFICES, found).rows,
         ["links cost no BLEU", judged(losses[FULL], SMALL_LOSS, -1)],
         ["attention can be manipulated", can_be_manipulated(found, losses[AVOIDED])],
     ]

@@ -30,8 +30,8 @@ from typing import Any
 
 from experiments.distillation import SMALL, rate, write_text
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
-from experiments.judging import Column, at, gaps, judged, means
-from experiments.own_text import captions_of_test
+from experiments.judging import Column, at, judged, means, side_by_side
+from experiments.short_demo import captions_of_test
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
@@ -105,15 +105,16 @@ def best(found: Evidence) -> float:
 def verdicts_on(found: Found, kind: str) -> list[str]:
     """The verdicts on a model, in the order of CLAIMS; empty where a claim is not about it."""
     taught = kind + TAUGHT_BY
-    cells = [judged(gaps(found, taught, kind, best), 0, 1), "", "", "", ""]
+    better = [best(one) - best(other) for one, other in side_by_side(found, taught, kind)]
+    cells = [judged(better, 0, 1), "", "", "", ""]
     if kind == "mask-predict":
         own = of_seeds(found, taught).values()
         cells[1] = judged([one[TEN][BLEU] - one[ONE][BLEU] for one in own], 0, 1)
     if kind != DEEP:
-        own, deep = of_seeds(found, taught), of_seeds(found, DEEP + TAUGHT_BY)
-        both = [(own[seed][FASTEST[kind]], deep[seed][GREEDY]) for seed in own if seed in deep]
+        both = side_by_side(found, taught, DEEP + TAUGHT_BY)
         for n, (value, limit) in enumerate(((BLEU, -LOST), (TOGETHER, 0), (ALONE, 0)), start=2):
-            cells[n] = judged([one[value] - other[value] for one, other in both], limit, 1)
+            gaps = [one[FASTEST[kind]][value] - deep[GREEDY][value] for one, deep in both]
+            cells[n] = judged(gaps, limit, 1)
     return cells
 
 

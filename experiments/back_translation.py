@@ -24,14 +24,13 @@ translation.
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.judging import judged, with_verdicts
-from experiments.own_text import write_captions, write_split
-from experiments.short_demo import updates
-from transformer_jax.reporting.page import Part, Table
+from experiments.judging import Rule, at, more, scores_of, verdicts
+from experiments.short_demo import updates, write_captions, write_split
+from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
-from transformer_jax.tables.results import Line, read_results
-from transformer_jax.tables.statistics import by_seed, of_row, text_of
+from transformer_jax.tables.results import read_results
+from transformer_jax.tables.statistics import of_row, text_of
 from transformer_jax.text.lines import TextLines
 
 FOLDER = Path("runs", "back_translation")
@@ -55,7 +54,19 @@ ROWS: dict[str, Overrides] = {
     SHUFFLED: {"data.train": (REAL, "shuffled")},
     ALL: {},
 }
-CLAIMS = ("it helps", "it brings half", "better than a beam")
+MADE = (BEAM, SAMPLES, TOP, TAGGED, SHUFFLED)  # rows whose sources are made
+BLEU = at("bleu")
+RULES = [
+    Rule("it helps", more(BLEU), 1, 0, (FEW,), MADE),
+    Rule(
+        "it brings half",
+        lambda own, few, all_: BLEU(own) - (BLEU(few) + BLEU(all_)) / 2,
+        wanted=1,
+        beside=(FEW, ALL),
+        rows=MADE,
+    ),
+    Rule("better than a beam", more(BLEU), 1, 0, (BEAM,), MADE),
+]
 KEYS: Overrides = {"data.path": str(TEXT), **updates(1_500)}
 
 
@@ -75,20 +86,12 @@ def write_text() -> None:
     write_split(TEXT, "shuffled", {"en": [*sources[1:], sources[0]], "de": more})
 
 
-def verdicts_on(lines: Sequence[Line], row: str) -> list[str]:
-    """The verdicts on a row, in the order of CLAIMS."""
-    bleu = by_seed(lines, "bleu", row, FEW, ALL, BEAM).dropna(subset=[row, FEW])
-    others = (bleu[FEW], (bleu[FEW] + bleu[ALL]) / 2, bleu[BEAM])
-    helps, half, better = (judged((bleu[row] - x).dropna().tolist(), 0, 1) for x in others)
-    return [helps, half, "" if row == BEAM else better]
-
-
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, with the BLEU of each row."""
     lines = read_results(folder)
-    judgments = {row: verdicts_on(lines, row) for row in ROWS if row not in (FEW, ALL)}
     scores = [[row, text_of(of_row(lines, row, "bleu"), ".1f")] for row in ROWS]
-    return with_verdicts(CLAIMS, judgments, "BLEU", Table(["row", "BLEU"], scores))
+    table = verdicts(RULES, scores_of(lines), ROWS)
+    return [Heading("Verdicts"), table, Heading("BLEU"), Table(["row", "BLEU"], scores)]
 
 
 SMALL = Scale("configs/multi30k_fast.py", KEYS, seeds=(0, 1, 2), compared=False)

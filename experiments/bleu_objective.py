@@ -21,13 +21,11 @@ constant reward. "Draws become better" holds if the BLEU of draws is higher than
 the updates.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.evidence import Evidence, Found, of_jobs
-from experiments.judging import Column, Rule, at, means, with_verdicts
+from experiments.evidence import Evidence
+from experiments.judging import Column, Rule, at, more, page_of_runs
 from experiments.short_demo import updates
-from transformer_jax.reporting.page import Part
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
 from transformer_jax.text.lines import TextLines
@@ -51,6 +49,7 @@ ROWS: dict[str, Overrides] = {
     "self-critical": drawn("self_critical"),
     CONSTANT: drawn("constant"),
 }
+LEARNING = ("risk", "self-critical", CONSTANT)  # from its own translations
 KEYS: Overrides = {
     **updates(UPDATES),
     "train.init_from": str(BASE),
@@ -63,12 +62,15 @@ KEYS: Overrides = {
 }
 BLEU, CHRF, BEAM = "BLEU", "chrF", "BLEU, beam 4"
 DRAWS, ENTROPY, LENGTH = "BLEU of draws", "entropy", "brevity penalty"
-RULES = (
-    (Rule("BLEU rises", at(BLEU), 1), MORE_TEXT),
-    (Rule("chrF rises", at(CHRF), 1), MORE_TEXT),
-    (Rule("the reward matters", at(BLEU), 1), CONSTANT),
-    (Rule("draws become better", at(DRAWS), 1), MORE_TEXT),
-)
+RULES = [
+    Rule("BLEU rises", more(at(BLEU)), 1, 0, (MORE_TEXT,), LEARNING),
+    Rule("chrF rises", more(at(CHRF)), 1, 0, (MORE_TEXT,), LEARNING),
+    Rule("the reward matters", more(at(BLEU)), 1, 0, (CONSTANT,), LEARNING),
+    Rule("draws become better", more(at(DRAWS)), 1, 0, (MORE_TEXT,), LEARNING),
+]
+FORMS = {BLEU: ".2f", BEAM: ".2f", CHRF: ".2f", LENGTH: ".3f", DRAWS: ".2f", ENTROPY: ".2f"}
+COLUMNS = [Column(name, at(name), form) for name, form in FORMS.items()]
+TITLE = "Greedy search, a beam, draws and their entropy"
 
 
 def train_base() -> None:
@@ -98,28 +100,14 @@ def searched(job: Job) -> Evidence:
     }
 
 
-def verdicts_on(found: Found, row: str) -> list[str]:
-    """The verdicts on a row, in the order of RULES."""
-    return [rule.verdict(found, row, base) if row != base else "" for rule, base in RULES]
-
-
-def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
-    """The verdicts, and what was measured of all rows."""
-    found = of_jobs(folder, jobs, searched)
-    columns = [
-        Column(name, at(name), form)
-        for name, form in ((BLEU, ".2f"), (BEAM, ".2f"), (CHRF, ".2f"), (LENGTH, ".3f"))
-    ]
-    columns += [Column(DRAWS, at(DRAWS), ".2f"), Column(ENTROPY, at(ENTROPY), ".2f")]
-    judgments = {row: verdicts_on(found, row) for row in ROWS if row not in (TEXT, MORE_TEXT)}
-    claims = [rule.claim for rule, _ in RULES]
-    title = "Greedy search, a beam, draws and their entropy"
-    return with_verdicts(claims, judgments, title, means(columns, found, ROWS))
-
-
 SMALL = Scale(CONFIG, KEYS, seeds=(0, 1, 2), compared=False)
 EXPERIMENT = Experiment(
-    "bleu_objective", ROWS, {"small": SMALL}, __doc__, findings=findings, prepare=train_base
+    "bleu_objective",
+    ROWS,
+    {"small": SMALL},
+    __doc__,
+    findings=page_of_runs(searched, RULES, COLUMNS, TITLE),
+    prepare=train_base,
 )
 
 if __name__ == "__main__":

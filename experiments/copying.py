@@ -36,11 +36,11 @@ import functools
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.evidence import Evidence, Found, of_jobs, of_seeds
-from experiments.judging import Column, at, gaps, judged, means
+from experiments.evidence import Evidence, of_jobs
+from experiments.judging import Column, Rule, at, claims, means, more
 from experiments.short_demo import SHORT_DEMO
 from experiments.translations import pairs_of_test, scores, share_written
-from transformer_jax.reporting.page import Heading, Part, Table
+from transformer_jax.reporting.page import Heading, Part
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
 from transformer_jax.text.built_in_corpus import AlignedPair
@@ -102,32 +102,20 @@ COLUMNS = [
 ]
 
 
-def verdicts(found: Found) -> list[list[str]]:
-    """Each claim and its verdict."""
-
-    def more(row: str, base: str) -> str:
-        return judged(gaps(found, row, base, RIGHT), 0, 1)
-
-    spelled = map(RIGHT, of_seeds(found, SOFTMAX).values())
-    losses = gaps(found, SOFTMAX, COPY, at(KNOWN, "bleu"))
-    return [
-        ["the softmax spells invented names", judged(spelled, SPELLED, 1)],
-        ["copying writes more invented names right", more(COPY, SOFTMAX)],
-        ["history writes more invented names right", more(HISTORY, SOFTMAX)],
-        ["shared subwords help to spell", more(SOFTMAX, SEPARATE)],
-        ["copying costs no BLEU", judged(losses, SMALL_LOSS, -1)],
-    ]
+RULES = [
+    Rule("the softmax spells invented names", RIGHT, 1, SPELLED, rows=(SOFTMAX,)),
+    Rule("copying writes more invented names right", more(RIGHT), 1, 0, (SOFTMAX,), (COPY,)),
+    Rule("history writes more invented names right", more(RIGHT), 1, 0, (SOFTMAX,), (HISTORY,)),
+    Rule("shared subwords help to spell", more(RIGHT), 1, 0, (SEPARATE,), (SOFTMAX,)),
+    Rule("copying costs no BLEU", more(at(KNOWN, "bleu")), -1, SMALL_LOSS, (COPY,), (SOFTMAX,)),
+]
 
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and what was measured with known and with invented names."""
     found = of_jobs(folder, jobs, names_of)
-    return [
-        Heading("Verdicts"),
-        Table(["claim", "verdict"], verdicts(found)),
-        Heading("Sentences with names"),
-        means(COLUMNS, found, ROWS),
-    ]
+    table = means(COLUMNS, found, ROWS)
+    return [Heading("Verdicts"), claims(RULES, found), Heading("Sentences with names"), table]
 
 
 NAMED = {**SHORT_DEMO.overrides, "data.invented_names": INVENTED_PERCENT}

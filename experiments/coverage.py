@@ -35,10 +35,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.evidence import Evidence, of_jobs
-from experiments.judging import Column, Rule, at, means, verdicts
+from experiments.judging import Column, Rule, at, more, page
 from experiments.short_demo import SHORT_DEMO
 from experiments.translations import bleu, pairs_of_test, words_of
-from transformer_jax.reporting.page import Heading, Part
+from transformer_jax.reporting.page import Part
 from transformer_jax.tables.collect import hypotheses
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
@@ -54,9 +54,9 @@ ROWS: dict[str, Overrides] = {
 BETA = 0.2  # of the penalty
 SMALL_LOSS = 1.0  # BLEU
 RULES = [
-    Rule("drops fewer words", at("dropped"), -1),
-    Rule("doubles fewer words", at("doubled"), -1),
-    Rule("costs no BLEU", at("bleu"), 1, -SMALL_LOSS),
+    Rule("drops fewer words", more(at("dropped")), -1, beside=(BASE,)),
+    Rule("doubles fewer words", more(at("doubled")), -1, beside=(BASE,)),
+    Rule("costs no BLEU", more(at("bleu")), 1, -SMALL_LOSS, (BASE,)),
 ]
 COLUMNS = [
     Column("dropped, %", at("dropped"), ".2f"),
@@ -116,12 +116,7 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and what was counted for every row."""
     searched = [job._replace(row=PENALTY) for job in jobs if job.row == BASE]  # the same runs
     found = {**of_jobs(folder, jobs, counts_of), **of_jobs(folder, searched, with_penalty)}
-    return [
-        Heading("Verdicts"),
-        verdicts(RULES, found, (*ROWS, PENALTY), BASE),
-        Heading("Words and BLEU"),
-        means(COLUMNS, found, (*ROWS, PENALTY)),
-    ]
+    return page(RULES, COLUMNS, found, (*ROWS, PENALTY), "Words and BLEU")
 
 
 EXPERIMENT = Experiment(

@@ -23,14 +23,13 @@ seed nothing is decided.
 
 import random
 from collections.abc import Iterator, Sequence
+from operator import methodcaller
 from pathlib import Path
 
-from experiments.evidence import Evidence, Found, of_jobs
-from experiments.judging import Column, at, gaps, judged, means, with_verdicts
-from experiments.own_text import data_file, on_text, write_split
+from experiments.evidence import Evidence
+from experiments.judging import Column, Rule, at, more, page_of_runs
 from experiments.several_sources import scored
-from experiments.short_demo import updates
-from transformer_jax.reporting.page import Part
+from experiments.short_demo import data_file, on_text, updates, write_split
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
 from transformer_jax.text.lines import TextLines
@@ -47,7 +46,14 @@ ROWS: dict[str, Overrides] = {
 }
 OWN, RANDOM, NONE = "own", "random", "none"
 LEAST = 0.5  # BLEU
-CLAIMS = ("context helps", "by what it says", "it looks")
+RULES = [
+    Rule("context helps", more(at(OWN)), 1, beside=(ALONE,)),
+    Rule("by what it says", more(at(OWN)), 1, 0, (CONTROL,), (JOINED, FLAT)),
+    Rule("it looks", lambda own: own[OWN] - own[RANDOM], 1, LEAST, rows=(JOINED, FLAT)),
+]
+HEADS = {OWN: "as in training", RANDOM: "a random sentence", NONE: "none"}
+COLUMNS = [Column(head, methodcaller("get", name), ".2f") for name, head in HEADS.items()]
+TITLE = "BLEU, by the context in the test"
 
 
 def write_text(folder: Path, data: Path) -> None:
@@ -91,28 +97,6 @@ def measured(job: Job) -> Evidence:
     return found
 
 
-def verdicts_on(found: Found, row: str) -> list[str]:
-    """The verdicts on a row, in the order of CLAIMS."""
-    helps = judged(gaps(found, row, ALONE, at(OWN)), 0, 1)
-    if row == CONTROL:
-        return [helps, "", ""]
-    says = judged(gaps(found, row, CONTROL, at(OWN)), 0, 1)
-    losses = [own[OWN] - own[RANDOM] for (name, _), own in sorted(found.items()) if name == row]
-    return [helps, says, judged(losses, LEAST, 1)]
-
-
-def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
-    """The verdicts, and BLEU with each context."""
-    found = of_jobs(folder, jobs, measured)
-    heads = {OWN: "as in training", RANDOM: "a random sentence", NONE: "none"}
-    columns = [
-        Column(head, lambda x, name=name: x.get(name), ".2f") for name, head in heads.items()
-    ]
-    judgments = {row: verdicts_on(found, row) for row in ROWS if row != ALONE}
-    title = "BLEU, by the context in the test"
-    return with_verdicts(CLAIMS, judgments, title, means(columns, found, ROWS))
-
-
 SMALL = on_text(
     TEXT,
     {
@@ -130,7 +114,12 @@ SMALL = on_text(
     },
 )
 EXPERIMENT = Experiment(
-    "debates", ROWS, {"small": SMALL}, __doc__, findings=findings, prepare=prepare
+    "debates",
+    ROWS,
+    {"small": SMALL},
+    __doc__,
+    findings=page_of_runs(measured, RULES, COLUMNS, TITLE),
+    prepare=prepare,
 )
 
 if __name__ == "__main__":

@@ -30,18 +30,17 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from experiments.evidence import Evidence, Found, of_jobs, of_seeds
-from experiments.judging import HOLDS, OPEN, Column, judged, means, with_verdicts
-from experiments.own_text import on_text, write_split
-from experiments.short_demo import updates
+from experiments.evidence import Evidence, of_jobs
+from experiments.judging import HOLDS, OPEN, Column, Rule, at, means, verdicts
+from experiments.short_demo import on_text, updates, write_split
+from experiments.speech import WORDS, weights_of_words
 from transformer_jax.evaluation.attention import Attention
-from transformer_jax.reporting.page import Part, Picture
+from transformer_jax.reporting.page import Heading, Part, Picture, Table
 from transformer_jax.reporting.plots import save_figure
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
 
 TEXT = Path("runs", "digit_grids", "text")
-WORDS = "zero one two three four five six seven eight nine".split()
 SIZES = {"train": 6_000, "valid": 200, "test": 300}
 TRAIN_DIGITS = 1_400  # of 1,797
 SIDE, PIXELS, PATCH = 3, 8, 4  # digits of a row, pixels of a digit, pixels of a patch
@@ -108,8 +107,7 @@ def write_text(folder: Path, images: np.ndarray, labels: Sequence[int]) -> None:
 
 def share_on_cells(cross: Attention) -> np.ndarray:
     """How much of each word's weight is on its own digit: float32 `[9]`."""
-    begins = [n for n, piece in enumerate(cross.attending) if piece.startswith("\u2581")]
-    weights_WM = cross.weights_NHLM[-1].mean(0)[begins[: SIDE * SIDE]]
+    weights_WM = weights_of_words(cross)[: SIDE * SIDE]
     across = SIDE * PIXELS // PATCH
     down, along = np.divmod(np.arange(across**2), across)
     cell_M = down * PATCH // PIXELS * SIDE + along * PATCH // PIXELS
@@ -152,10 +150,9 @@ def drawn_attention(folder: Path, jobs: Sequence[Job]) -> list[Part]:
         file = TEXT / "test" / "0.png"
         text = (TEXT / "test.words").read_text(encoding="utf-8").splitlines()[0]
         cross = load(job.folder).attention(str(file), text).kinds["cross"]
-        begins = [n for n, piece in enumerate(cross.attending) if piece.startswith("\u2581")]
         figure, axes = plt.subplots(1, SIDE * SIDE, figsize=(9, 1.1))
-        for axis, row, word in zip(axes, begins, text.split(), strict=True):
-            weights = cross.weights_NHLM[-1].mean(0)[row].reshape(SIDE * PIXELS // PATCH, -1)
+        for axis, weights_M, word in zip(axes, weights_of_words(cross), text.split(), strict=True):
+            weights = weights_M.reshape(SIDE * PIXELS // PATCH, -1)
             extent = (0, SIDE * PIXELS, SIDE * PIXELS, 0)
             axis.imshow(Image.open(file), cmap="gray", extent=extent)
             axis.imshow(weights, cmap="Reds", alpha=0.6, extent=extent)
@@ -168,31 +165,26 @@ def drawn_attention(folder: Path, jobs: Sequence[Job]) -> list[Part]:
 
 # Verdicts ------------------------------------------------------------------------------------
 
-CLAIMS = ("it reads the grid", "attention points")
-
-
-def verdicts_on(found: Found, row: str) -> list[str]:
-    """The verdicts on a row, in the order of CLAIMS."""
-    if judged([x["words"] for x in of_seeds(found, CONTROL).values()], MOST, 1) == HOLDS:
-        return [OPEN] * len(CLAIMS)
-    own = of_seeds(found, row).values()
-    return [
-        judged([x["words"] for x in own], MOST, 1),
-        judged([x["points"] for x in own], POINTED, 1),
-    ]
+RULES = [
+    Rule("it reads the grid", at("words"), 1, MOST),
+    Rule("attention points", at("points"), 1, POINTED),
+]
+COLUMNS = [
+    Column("words right, %", lambda x: 100 * x["words"], ".1f"),
+    Column("whole pictures right, %", lambda x: 100 * x["pictures"], ".1f"),
+    Column("attention points at the digit, %", lambda x: 100 * x["points"], ".1f"),
+]
 
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, what was measured of every row, and a picture with its attention."""
     found = of_jobs(folder, jobs, read_by)
-    columns = [
-        Column("words right, %", lambda x: 100 * x["words"], ".1f"),
-        Column("whole pictures right, %", lambda x: 100 * x["pictures"], ".1f"),
-        Column("attention points at the digit, %", lambda x: 100 * x["points"], ".1f"),
-    ]
-    judgments = {row: verdicts_on(found, row) for row in ROWS}
-    parts = [means(columns, found, ROWS), *drawn_attention(folder, jobs)]
-    return with_verdicts(CLAIMS, judgments, "What was read, and where attention was", *parts)
+    table = verdicts(RULES, found, ROWS)
+    if RULES[0].verdict(found, CONTROL) == HOLDS:
+        table = Table(table.head, [[row, OPEN, OPEN] for row in ROWS])
+    title = "What was read, and where attention was"
+    measured = means(COLUMNS, found, ROWS)
+    return [Heading("Verdicts"), table, Heading(title), measured, *drawn_attention(folder, jobs)]
 
 
 SMALL = on_text(

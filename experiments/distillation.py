@@ -26,11 +26,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.evidence import Evidence, Found, of_jobs, of_seeds
-from experiments.judging import Column, at, gaps, judged, means, with_verdicts
-from experiments.own_text import captions_of_test, write_captions, write_split
-from experiments.short_demo import updates
-from transformer_jax.reporting.page import Part
+from experiments.evidence import Evidence
+from experiments.judging import Column, Rule, at, more, page_of_runs
+from experiments.short_demo import captions_of_test, updates, write_captions, write_split
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
 from transformer_jax.text.lines import TextLines
@@ -59,7 +57,6 @@ ROWS: dict[str, Overrides] = {
     "both": {"data.train": ("crossed",), **TAUGHT},
 }
 ROWS = {row: own if row == LARGE else {**SMALLER, **own} for row, own in ROWS.items()}
-CLAIMS = ("it helps", "it makes the beam unnecessary")
 BEAM, GREEDY, RATE = "beam 4", "greedy", "sentences a second"
 HALF = 0.5
 TIMED = 3  # passes over the sentences; the fastest one counts
@@ -116,26 +113,27 @@ def lost(found: Evidence) -> float:
     return float(found[BEAM] - found[GREEDY])
 
 
-def verdicts_on(found: Found, row: str) -> list[str]:
-    """The verdicts on a row, in the order of CLAIMS."""
-    own, base = of_seeds(found, row), of_seeds(found, ALONE)
-    more = [lost(own[seed]) - HALF * lost(base[seed]) for seed in own if seed in base]
-    return [judged(gaps(found, row, ALONE, at(BEAM)), 0, 1), judged(more, 0, -1)]
-
-
-def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
-    """The verdicts, and BLEU and speed of all rows."""
-    found = of_jobs(folder, jobs, searched)
-    columns = [Column(BEAM, at(BEAM), ".1f"), Column(GREEDY, at(GREEDY), ".1f")]
-    columns.append(Column(RATE, at(RATE), ".0f"))
-    judgments = {row: verdicts_on(found, row) for row in ROWS if row not in (LARGE, ALONE)}
-    title = "BLEU by beam and greedy search, and greedy search's speed"
-    return with_verdicts(CLAIMS, judgments, title, means(columns, found, ROWS))
-
-
+STUDENTS = tuple(row for row in ROWS if row not in (LARGE, ALONE))
+RULES = [
+    Rule("it helps", more(at(BEAM)), 1, 0, (ALONE,), STUDENTS),
+    Rule(
+        "it makes the beam unnecessary",
+        lambda own, base: lost(own) - HALF * lost(base),
+        wanted=-1,
+        beside=(ALONE,),
+        rows=STUDENTS,
+    ),
+]
+COLUMNS = [Column(x, at(x), form) for x, form in ((BEAM, ".1f"), (GREEDY, ".1f"), (RATE, ".0f"))]
+TITLE = "BLEU by beam and greedy search, and greedy search's speed"
 SMALL = Scale("configs/multi30k_fast.py", {**KEYS, **VOCABULARY}, seeds=(0, 1, 2), compared=False)
 EXPERIMENT = Experiment(
-    "distillation", ROWS, {"small": SMALL}, __doc__, findings=findings, prepare=write_text
+    "distillation",
+    ROWS,
+    {"small": SMALL},
+    __doc__,
+    findings=page_of_runs(searched, RULES, COLUMNS, TITLE),
+    prepare=write_text,
 )
 
 if __name__ == "__main__":

@@ -29,20 +29,19 @@ import functools
 import random
 import statistics
 from collections.abc import Sequence
+from operator import methodcaller
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from experiments.evidence import Evidence, Found, of_jobs, of_seeds
-from experiments.judging import Column, judged, means, with_verdicts
-from experiments.own_text import on_text, write_split
-from experiments.short_demo import updates
+from experiments.evidence import Evidence
+from experiments.judging import Column, Rule, at, page_of_runs
+from experiments.short_demo import on_text, updates, write_split
 from grammar.entries import Noun
 from grammar.german import DEFINITE
 from grammar.lexicon import NOUNS
 from transformer_jax.evaluation.attention import Attention
-from transformer_jax.reporting.page import Part
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
 
@@ -226,48 +225,24 @@ def pronouns_of(job: Job) -> Evidence:
 
 # Verdicts ------------------------------------------------------------------------------------
 
-CLAIMS = ("context decides", "a wrong sentence misleads", "attention finds the noun")
-
-
-def verdicts_on(found: Found, row: str) -> list[str]:
-    """The verdicts on a row, in the order of CLAIMS."""
-    own = of_seeds(found, row).values()
-    misled = [x[WRONG] - x["chance"] for x in own if WRONG in x]
-    return [
-        judged([x[RIGHT] for x in own], ENOUGH, 1),
-        judged(misled, 0, -1) if row != ALONE else "",
-        judged([x.get("finds") for x in own], HALF, 1) if row != ALONE else "",
-    ]
-
-
-def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
-    """The verdicts, and what was measured of every row."""
-    found = of_jobs(folder, jobs, pronouns_of)
-    heads = {RIGHT: "right sentence before", WRONG: "of another gender", NONE: "none"}
-    columns = [
-        *(Column(head, lambda x, name=name: x.get(name), ".3f") for name, head in heads.items()),
-        Column("chance", lambda x: x["chance"], ".3f"),
-        Column("attention finds the noun", lambda x: x.get("finds"), ".2f"),
-    ]
-    judgments = {row: verdicts_on(found, row) for row in ROWS}
-    title = "Share of right pronouns, by the sentence before"
-    return with_verdicts(CLAIMS, judgments, title, means(columns, found, ROWS))
-
-
-SMALL = on_text(
-    TEXT,
-    {
-        "vocabulary.size": 1_000,
-        **updates(800, every=400),
-        "decode.beam_size": 1,
-    },
-)
+CONTEXT = (JOINED, *COMBINED)  # rows that read the first sentence
+RULES = [
+    Rule("context decides", at(RIGHT), 1, ENOUGH),
+    Rule("a wrong sentence misleads", lambda x: x[WRONG] - x["chance"], -1, rows=CONTEXT),
+    Rule("attention finds the noun", methodcaller("get", "finds"), 1, HALF, rows=CONTEXT),
+]
+SHARES = {RIGHT: "right sentence before", WRONG: "of another gender", NONE: "none"}
+SHARES |= {"chance": "chance"}
+COLUMNS = [Column(head, methodcaller("get", name), ".3f") for name, head in SHARES.items()]
+COLUMNS.append(Column("attention finds the noun", methodcaller("get", "finds"), ".2f"))
+TITLE = "Share of right pronouns, by the sentence before"
+SMALL = on_text(TEXT, {"vocabulary.size": 1_000, **updates(800, every=400), "decode.beam_size": 1})
 EXPERIMENT = Experiment(
     "documents",
     ROWS,
     {"small": SMALL},
     __doc__,
-    findings=findings,
+    findings=page_of_runs(pronouns_of, RULES, COLUMNS, TITLE),
     fixed=("data",),
     prepare=lambda: write_text(TEXT),
 )

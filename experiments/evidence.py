@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from transformer_jax.errors import RunError
 from transformer_jax.tables.collect import hypotheses
@@ -13,21 +13,6 @@ from transformer_jax.tables.results import Answer, read_answers, write_answers
 log = logging.getLogger(__name__)
 Evidence = dict[str, Any]  # what JSON can hold
 Found = Mapping[tuple[str, int], Evidence]  # by row and seed
-
-
-class Probe(NamedTuple):
-    """A question that the first seed's runs of `rows` answer; without rows, nothing is trained."""
-
-    name: str  # of the answer in results.jsonl
-    ask: Callable[..., Evidence]  # takes the rows' jobs
-    rows: tuple[str, ...] = ()
-
-
-def gather(folder: Path, probes: Sequence[Probe], jobs: Sequence[Job]) -> Evidence:
-    """The recorded evidence, with what existing runs of the first seed can add to it."""
-    first = {job.row: job for job in jobs if job.seed == jobs[0].seed}
-    asked = {one.name: ([first[row] for row in one.rows], one.ask) for one in probes}
-    return answers(folder, asked)
 
 
 def of_jobs(

@@ -31,7 +31,7 @@ from pathlib import Path
 from experiments.alignment import AVOIDED, BASE, LONGEST
 from experiments.alignment import ROWS as ALIGNED
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
-from experiments.judging import judged, mean_text
+from experiments.judging import Column, at, judged, means, side_by_side
 from experiments.short_demo import SHORT_DEMO, WATCHING
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
@@ -87,14 +87,14 @@ def explained_by(job: Job) -> Evidence:
 
 def verdicts_on(found: Found, way: str) -> list[str]:
     """The verdicts on a way to explain, in the order of CLAIMS."""
-    base, avoided = of_seeds(found, BASE), of_seeds(found, AVOIDED)
+    base, both = of_seeds(found, BASE).values(), side_by_side(found, BASE, AVOIDED)
 
     def error(own: Evidence, way: str, word: str = PREDICTED) -> float:
         return float(own[way][word])
 
-    better = [error(own, way) - min(error(own, x) for x in WAYS[:2]) for own in base.values()]
-    lies = [error(avoided[seed], way) - error(base[seed], way) for seed in base if seed in avoided]
-    places = [error(own, way, READ) - error(own, way) for own in base.values()]
+    better = [error(own, way) - min(error(own, x) for x in WAYS[:2]) for own in base]
+    lies = [error(avoided, way) - error(own, way) for own, avoided in both]
+    places = [error(own, way, READ) - error(own, way) for own in base]
     return [
         judged(better, 0, -1) if way in METHODS else "",
         judged(lies, LITTLE, -1),
@@ -107,26 +107,19 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     found = of_jobs(folder, jobs, explained_by)
     shares = [own[SHARE] for own in found.values()]
     less = judged((own[MADE_UP] - own[RIGHT] for own in shares), 0, -1)
-    columns = [(row, word) for row in ROWS for word in (PREDICTED, READ)]
-
-    def mean(row: str, *keys: str) -> str:
-        own = of_seeds(found, row).values()
-        return mean_text((one[keys[0]][keys[1]] for one in own), ".3f")
-
+    errors = [["method", *(f"{row}, {word}" for row in ROWS for word in (PREDICTED, READ))]]
+    for way in WAYS:
+        columns = [Column(word, at(way, word), ".3f") for word in (PREDICTED, READ)]
+        cells = (cell for _, *own in means(columns, found, ROWS).rows for cell in own)
+        errors.append([way, *cells])
     return [
         Heading("Verdicts"),
         Table(["method", *CLAIMS], [[way, *verdicts_on(found, way)] for way in WAYS]),
         Table(["claim", "verdict"], [[LESS, less]]),
         Heading("Error rates"),
-        Table(
-            ["method", *(f"{row}, {word}" for row, word in columns)],
-            [[way, *(mean(row, way, word) for row, word in columns)] for way in WAYS],
-        ),
+        Table(errors[0], errors[1:]),
         Heading("Share of the source, by alti"),
-        Table(
-            ["row", RIGHT, MADE_UP],
-            [[row, *(mean(row, SHARE, name) for name in (RIGHT, MADE_UP))] for row in ROWS],
-        ),
+        means([Column(x, at(SHARE, x), ".3f") for x in (RIGHT, MADE_UP)], found, ROWS),
     ]
 
 

@@ -89,19 +89,17 @@ BUDGETS = {1: (1, 2, 3), 3: (1, 2), 9: (1,)}  # times FLOPS, and the seeds
 ALIKE: dict[str, Any] = {**AT_SMALL, "train.clip_norm": 1.0}
 
 
-def best(lines: Sequence[Line], rows: Sequence[str]) -> str | None:
-    """The row with the lowest mean validation perplexity; None: nothing was run."""
+def best(lines: Sequence[Line], rows: Sequence[str]) -> str:
+    """The row with the lowest mean validation perplexity; empty: nothing was run."""
     found = {name: of_row(lines, name, "perplexity") for name in rows}
     known = {name: value.mean for name, value in found.items() if value is not None}
-    return min(known, key=lambda name: known[name]) if known else None
+    return min(known, key=lambda name: known[name], default="")
 
 
-def gaps_of(lines: Sequence[Line]) -> tuple[str, str, list[float]] | None:
+def gaps_of(lines: Sequence[Line]) -> tuple[str, str, list[float]]:
     """The better Transformer, the best other, and their difference in BLEU for each seed."""
-    ours = best(lines, TRANSFORMERS)
-    theirs = best(lines, [name for name in ROWS if name not in TRANSFORMERS])
-    if ours is None or theirs is None:
-        return None
+    others = [name for name in ROWS if name not in TRANSFORMERS]
+    ours, theirs = (best(lines, rows) for rows in (TRANSFORMERS, others))
     return ours, theirs, differences(lines, ours, theirs, "bleu")
 
 
@@ -112,10 +110,9 @@ def verdict_of(lines: Sequence[Line], spread: Sequence[float] = ()) -> tuple[str
       lines: the runs of the budget.
       spread: differences at another budget; their deviation counts if there is one seed.
     """
-    found = gaps_of(lines)
-    if found is None or not found[2]:
+    ours, theirs, gaps = gaps_of(lines)
+    if not gaps:
         return NOT_RUN, ""
-    ours, theirs, gaps = found
     reason = f"{ours} against {theirs}: {statistics.fmean(gaps):+.1f} BLEU, seeds {len(gaps)}"
     return judge(gaps, 1, spread), reason
 
@@ -123,16 +120,16 @@ def verdict_of(lines: Sequence[Line], spread: Sequence[float] = ()) -> tuple[str
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """BLEU at every budget that was run, the verdicts, and curves over FLOPs and minutes."""
     by_budget = {times: read_results(folder.parent / f"budget_{times}") for times in BUDGETS}
-    found = gaps_of(by_budget[3])
-    spread = found[2] if found else []
-    rows, verdicts = [], []
+    *_, spread = gaps_of(by_budget[3])
+    rows = []
     for name in ROWS:
-        cells = [text_of(of_row(by_budget[times], name, "bleu"), ".1f") for times in BUDGETS]
-        minutes = [text_of(of_row(by_budget[times], name, "minutes"), ".0f") for times in BUDGETS]
-        rows.append([name, *cells, *minutes])
-    for times, lines in by_budget.items():
-        verdict, reason = verdict_of(lines, spread)
-        verdicts.append([f"{times} x 2.25e13 FLOPs", verdict, reason])
+        cells = [text_of(of_row(lines, name, "bleu"), ".1f") for lines in by_budget.values()]
+        cells += [text_of(of_row(lines, name, "minutes"), ".0f") for lines in by_budget.values()]
+        rows.append([name, *cells])
+    verdicts = [
+        [f"{times} x 2.25e13 FLOPs", *verdict_of(lines, spread)]
+        for times, lines in by_budget.items()
+    ]
     of_budgets = [f"budget {times}" for times in BUDGETS]
     parts: list[Part] = [
         Heading("Verdicts: the Transformer translates better at equal FLOPs"),

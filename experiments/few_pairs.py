@@ -75,7 +75,8 @@ def effect_of(lines: Sequence[Line], part: int, value: Any) -> list[float]:
     pairs = []
     for choice in CHOICES:
         if choice[part] == value:
-            [base] = [other for other in CHOICES if _differ(choice, other) == [part]]
+            differ = [[a != b for a, b in zip(choice, x, strict=True)] for x in CHOICES]
+            base = CHOICES[differ.index([n == part for n in range(len(choice))])]
             pairs.append((name_of(*choice), name_of(*base)))
     # A seed at which two compared rows have no BLEU is left out of all pairs.
     empty = {seed for pair in pairs for seed in without_bleu(lines, *pair)}
@@ -85,40 +86,29 @@ def effect_of(lines: Sequence[Line], part: int, value: Any) -> list[float]:
     return list(gaps / len(pairs))
 
 
-def _differ(choice: Sequence[Any], other: Sequence[Any]) -> list[int]:
-    return [n for n, (a, b) in enumerate(zip(choice, other, strict=True)) if a != b]
-
-
 def losses(few: Sequence[Line], every: Sequence[Line], row: str) -> dict[int, float]:
     """The BLEU that a row loses with few pairs, by seed."""
     bleu = [{line.seed: line.bleu for line in lines if line.row == row} for lines in (few, every)]
     return {seed: bleu[1][seed] - bleu[0][seed] for seed in bleu[0] if seed in bleu[1]}
 
 
-def same_runs(folder: Path) -> list[Line]:
-    """The lines of experiments.fair_comparison at budget 1 that are rows with all pairs."""
-    lines = [line for line in read_results(folder) if line.row in SAME]
-    return [line._replace(row=SAME[line.row]) for line in lines]
-
-
 def findings(folder: Path) -> list[Part]:
     """BLEU with few and with all pairs, and the verdicts."""
     few, every = (read_results(folder.parent / name) for name in (FEW, ALL))
-    every += same_runs(folder.parent.with_name("fair_comparison") / "budget_1")
+    others = read_results(folder.parent.with_name("fair_comparison") / "budget_1")
+    every += [line._replace(row=SAME[line.row]) for line in others if line.row in SAME]
     rows = []
     for row in ROWS:
         cells = [text_of(of_row(lines, row, "bleu"), ".1f") for lines in (few, every)]
         rows.append([row, *cells, mean_text(list(losses(few, every, row).values()), "+.1f")])
     ours, theirs = (losses(few, every, row) for row in (name_of("post", "layer", False), RECURRENT))
-    gaps = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
-    verdicts = [["a Transformer is hard on few pairs", judged(gaps, 0, 1), mean_text(gaps, "+.1f")]]
-    for name, part, value in (
-        ("pre-norm helps on 5,000 pairs", 0, "pre"),
-        ("ScaleNorm helps on 5,000 pairs", 1, "scale"),
-        ("FixNorm helps on 5,000 pairs", 2, True),
-    ):
-        gaps = effect_of(few, part, value)
-        verdicts.append([name, judged(gaps, 0, 1), mean_text(gaps, "+.1f")])
+    gaps = {
+        "a Transformer is hard on few pairs": [ours[x] - theirs[x] for x in ours if x in theirs],
+        "pre-norm helps on 5,000 pairs": effect_of(few, 0, "pre"),
+        "ScaleNorm helps on 5,000 pairs": effect_of(few, 1, "scale"),
+        "FixNorm helps on 5,000 pairs": effect_of(few, 2, True),
+    }
+    verdicts = [[name, judged(own, 0, 1), mean_text(own, "+.1f")] for name, own in gaps.items()]
     return [
         Heading("Verdicts"),
         Table(["claim", "verdict", "BLEU"], verdicts),

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from experiments.figures import made_by
-from experiments.own_text import data_file
+from experiments.short_demo import data_file
 from transformer_jax.config.data import code
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.reporting.page import Code, Heading, Part, Table, Text, write_report

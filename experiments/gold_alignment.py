@@ -49,7 +49,7 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments.evidence import Evidence, Found, answers, of_jobs, of_seeds
-from experiments.judging import gaps, judged, mean_text
+from experiments.judging import Rule, Value, claims, mean_text, more
 from experiments.short_demo import updates
 from transformer_jax.errors import DataError
 from transformer_jax.reporting.page import Heading, Part, Table, Text
@@ -206,14 +206,16 @@ def attention_links(folder: Path, pairs: Sequence[Pair], swapped: bool) -> dict[
 
     def layers(shift: int) -> Layers:
         aligned = align_words(*given, shift=shift)
-        of_pairs = [[_link_set(own_J, order) for own_J in one.mean_NJ] for one in aligned]
+        of_pairs = [
+            [
+                {(i, j)[order] for j, i in enumerate(own_J.tolist()) if i >= 0}
+                for own_J in one.mean_NJ
+            ]
+            for one in aligned
+        ]
         return list(map(list, zip(*of_pairs, strict=True)))
 
     return {name: layers(shift) for name, shift in SHIFTS.items()}
-
-
-def _link_set(linked_J: np.ndarray, order: slice) -> LinkSet:
-    return {(i, j)[order] for j, i in enumerate(linked_J.tolist()) if i >= 0}
 
 
 def combined(gold: Gold, forward: Sequence[LinkSet], backward: Sequence[LinkSet]) -> Evidence:
@@ -313,20 +315,18 @@ def error(found: Evidence, way: str = "grow-diag", name: str = PREDICTED) -> flo
     return float(found[name]["scores"][found[name]["layers"]][way][0])
 
 
-def verdicts(found: Found, aligner: Evidence) -> list[list[str]]:
+def verdicts(found: Found, aligner: Evidence) -> Table:
     """Each claim with its verdict; see the rules above."""
-    base = of_seeds(found, BASE).values()
-    over_aligner = [error(one) - aligner["grow-diag"][0] for one in base]
-    over_both = [statistics.fmean(error(one, way) for way in WAYS[:2]) - error(one) for one in base]
-    agreed = gaps(found, BASE, AGREED, error)
-    over_read = [error(one) - error(one, name=READ) for one in base]
-    claims = {
-        "the aligner is better than attention": over_aligner,
-        "both directions are better than one": over_both,
-        "agreement aligns better": agreed,
-        "the word just read is aligned better": over_read,
+    values: dict[str, Value] = {
+        "the aligner is better than attention": lambda x: error(x) - aligner["grow-diag"][0],
+        "both directions are better than one": lambda x: (
+            statistics.fmean(error(x, way) for way in WAYS[:2]) - error(x)
+        ),
+        "the word just read is aligned better": lambda x: error(x) - error(x, name=READ),
     }
-    return [[claim, judged(own, 0, 1), mean_text(own, "+.3f")] for claim, own in claims.items()]
+    rules = [Rule(claim, value, 1, rows=(BASE,)) for claim, value in values.items()]
+    rules.insert(2, Rule("agreement aligns better", more(error), 1, 0, (AGREED,), (BASE,)))
+    return claims(rules, found, "+.3f")
 
 
 def _cells(scores: Sequence[Evidence]) -> list[str]:
@@ -364,7 +364,7 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     head = ["row", "weights for", "layers", *WAYS[:-1], "disagreement on other text"]
     return [
         Heading("Verdicts"),
-        Table(["claim", "verdict", "difference"], verdicts(found, others[MIXED])),
+        verdicts(found, others[MIXED]),
         Heading("Error rates, percent (precision / recall)"),
         Text("Rows with a star are from memory; the others were read where the code names them."),
         Table(["links", "trained on", *WAYS[:-1], "product or other"], rows),

@@ -30,10 +30,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.evidence import Evidence, Found, of_jobs
-from experiments.judging import Column, Rule, at, judged, means, with_verdicts
+from experiments.judging import Column, Rule, at, judged, means, more
 from experiments.short_demo import SHORT_DEMO, WATCHING
 from experiments.translations import pairs_of_test
-from transformer_jax.reporting.page import Part
+from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
 from transformer_jax.tables.results import read_results
@@ -69,8 +69,8 @@ def measured(job: Job) -> Evidence:
     return {ERRORS: float(errors.mean_N[WATCHED]), NATS: nats / subwords}
 
 
-ALIGNS = Rule("it aligns words better", at(ERRORS), -1)
-LIKELIER = Rule("it makes the references likelier", at(NATS), -1)
+ALIGNS = Rule("it aligns words better", more(at(ERRORS)), -1, beside=(BASE,))
+LIKELIER = Rule("it makes the references likelier", more(at(NATS)), -1, beside=(BASE,))
 COLUMNS = [
     Column(f"{NATS}, test", at(NATS), ".3f"),
     Column(f"{ERRORS}, watched layer", at(ERRORS), ".3f"),
@@ -79,7 +79,7 @@ COLUMNS = [
 
 def verdicts(found: Found, losses: Sequence[float], row: str) -> list[str]:
     """The verdicts on a row: error rate, BLEU and nats; `losses` are of BLEU, one for each seed."""
-    aligns, likelier = (rule.verdict(found, row, BASE) for rule in (ALIGNS, LIKELIER))
+    aligns, likelier = (rule.verdict(found, row) for rule in (ALIGNS, LIKELIER))
     return [aligns, judged(losses, SMALL_LOSS, -1), likelier]
 
 
@@ -87,13 +87,16 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and what was measured of every row."""
     found = of_jobs(folder, jobs, measured)
     lines = read_results(folder)
-    judgments = {}
+    judgments = []
     for row in [row for row in ROWS if row != BASE]:
         losses = [-gap for gap in differences(lines, row, BASE, "bleu")]
-        judgments[row] = verdicts(found, losses, row)
-    claims = (ALIGNS.claim, "it costs no BLEU", LIKELIER.claim)
-    title = "BLEU, likelihood and alignment error rates"
-    return with_verdicts(claims, judgments, title, means(COLUMNS, found, ROWS, lines))
+        judgments.append([row, *verdicts(found, losses, row)])
+    return [
+        Heading("Verdicts"),
+        Table(["row", ALIGNS.claim, "it costs no BLEU", LIKELIER.claim], judgments),
+        Heading("BLEU, likelihood and alignment error rates"),
+        means(COLUMNS, found, ROWS, lines),
+    ]
 
 
 EXPERIMENT = Experiment(

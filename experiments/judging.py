@@ -1,13 +1,16 @@
 """Verdicts over seeds: when a difference counts, and what a claim is called then."""
 
 import functools
+import math
 import operator
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.evidence import Evidence, Found, of_seeds
+from experiments.evidence import Evidence, Found, of_jobs, of_seeds
 from transformer_jax.reporting.page import Heading, Part, Table
+from transformer_jax.tables.experiment import Job
 from transformer_jax.tables.results import Line
 from transformer_jax.tables.statistics import exceeds_seeds, of_row, text_of
 
@@ -63,7 +66,7 @@ def mean_of(lines: Sequence[Line], row: str, metric: str) -> float | None:
 
 # What was measured of rows -------------------------------------------------------------------
 
-Value = Callable[[Evidence], Any]  # a number, from what was measured of a run; None: it has none
+Value = Callable[..., Any]  # a number, from what was measured of a run; None: it has none
 
 
 def at(*keys: str | int) -> Value:
@@ -71,17 +74,42 @@ def at(*keys: str | int) -> Value:
     return lambda found: functools.reduce(operator.getitem, keys, found)
 
 
+def more(value: Value) -> Value:
+    """A row's value less that of the row beside it."""
+    return lambda own, base: value(own) - value(base)
+
+
+def side_by_side(found: Found, *rows: str) -> list[tuple[Evidence, ...]]:
+    """What was measured of these rows, for each seed at which all of them were."""
+    own, *others = (of_seeds(found, row) for row in rows)
+    seeds = [seed for seed in own if all(seed in other for other in others)]
+    return [(own[seed], *(other[seed] for other in others)) for seed in seeds]
+
+
+def scores_of(lines: Sequence[Line]) -> Found:
+    """The BLEU of recorded runs that have one, as what was measured of them."""
+    return {line[:2]: {"bleu": line.bleu} for line in lines if not math.isnan(line.bleu)}
+
+
 class Rule(NamedTuple):
-    """A claim about a row: a value of it, less the base row's, is above a limit, or below it."""
+    """A claim about rows: a number at each seed is above a limit, or below it."""
 
     claim: str
-    value: Value
+    value: Value  # of what was measured of the row, and of each row in `beside`
     wanted: int  # 1: above the limit; -1: below it
     limit: float = 0.0
+    beside: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()  # that it is about; empty: all that are not in `beside`
 
-    def verdict(self, found: Found, row: str, base: str) -> str:
-        """The verdict on a row, over the seeds at which both rows were measured."""
-        return judged(gaps(found, row, base, self.value), self.limit, self.wanted)
+    def values(self, found: Found, row: str) -> list[Any]:
+        """The number for each seed at which the row and those beside it were measured."""
+        return [self.value(*own) for own in side_by_side(found, row, *self.beside)]
+
+    def verdict(self, found: Found, row: str) -> str:
+        """The verdict on a row; empty if the claim is not about it."""
+        if row in self.beside or (self.rows and row not in self.rows):
+            return ""
+        return judged(self.values(found, row), self.limit, self.wanted)
 
 
 class Column(NamedTuple):
@@ -92,26 +120,44 @@ class Column(NamedTuple):
     form: str
 
 
-def gaps(found: Found, row: str, base: str, value: Value) -> list[float]:
-    """The row's value minus the base row's, for each seed at which both were measured."""
-    own, other = of_seeds(found, row), of_seeds(found, base)
-    return [value(own[seed]) - value(other[seed]) for seed in own if seed in other]
+def claims(rules: Sequence[Rule], found: Found, form: str = "") -> Table:
+    """A table with the verdict on each claim, which is about one row; a form adds the mean."""
+    cells = []
+    for rule in rules:
+        [row] = rule.rows
+        mean = [mean_text(rule.values(found, row), form)] if form else []
+        cells.append([rule.claim, rule.verdict(found, row), *mean])
+    return Table(["claim", "verdict", *(["difference"] if form else [])], cells)
 
 
-def verdicts(rules: Sequence[Rule], found: Found, rows: Iterable[str], base: str) -> Table:
-    """A table with the verdict on every claim for every row but the base."""
-    cells = [
-        [row, *(rule.verdict(found, row, base) for rule in rules)] for row in rows if row != base
-    ]
-    return Table(["row", *(rule.claim for rule in rules)], cells)
+def verdicts(rules: Sequence[Rule], found: Found, rows: Iterable[str]) -> Table:
+    """A table with the verdict on every claim, for each row that a claim is about."""
+    cells = [[row, *(rule.verdict(found, row) for rule in rules)] for row in rows]
+    return Table(["row", *(rule.claim for rule in rules)], [own for own in cells if any(own[1:])])
 
 
-def with_verdicts(
-    claims: Iterable[str], verdicts: Mapping[str, Sequence[str]], title: str, *parts: Part
+def page(
+    rules: Sequence[Rule],
+    columns: Sequence[Column],
+    found: Found,
+    rows: Sequence[str],
+    title: str,
 ) -> list[Part]:
-    """A page: the verdicts on each claim for every row, and what was measured, under a title."""
-    cells = [[row, *own] for row, own in verdicts.items()]
-    return [Heading("Verdicts"), Table(["row", *claims], cells), Heading(title), *parts]
+    """A page: the verdicts on every row, and under a title what was measured of it."""
+    table = verdicts(rules, found, rows)
+    return [Heading("Verdicts"), table, Heading(title), means(columns, found, rows)]
+
+
+def page_of_runs(
+    ask: Callable[[Job], Evidence], rules: Sequence[Rule], columns: Sequence[Column], title: str
+) -> Callable[[Path, Sequence[Job]], list[Part]]:
+    """The findings of an experiment: a page of what all its runs answer to one question."""
+
+    def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
+        rows = list(dict.fromkeys(job.row for job in jobs))
+        return page(rules, columns, of_jobs(folder, jobs, ask), rows, title)
+
+    return findings
 
 
 def means(

@@ -28,18 +28,17 @@ With one seed nothing is decided.
 """
 
 import collections
-import contextlib
 import functools
 import math
 import statistics
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from experiments.evidence import Evidence, Found, of_jobs, of_seeds
-from experiments.judging import Column, at, judged, mean_text, means, with_verdicts
+from experiments.evidence import Evidence, of_jobs
+from experiments.judging import Column, Rule, at, means, verdicts
 from experiments.short_demo import updates
-from transformer_jax.reporting.page import Heading, Part, Table
+from experiments.translations import evaluated
+from transformer_jax.reporting.page import Heading, Part
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
 
@@ -108,7 +107,6 @@ def finder_of(folder: str) -> Callable[[str], str]:
 def of_directions(job: Job) -> Evidence:
     """BLEU and share off target of each direction that the run can be asked for; pivot of ZERO."""
     from transformer_jax.api import load
-    from transformer_jax.commands.evaluate import evaluate
 
     run = load(job.folder)
     data = run.config.data
@@ -116,9 +114,7 @@ def of_directions(job: Job) -> Evidence:
     found: Evidence = {"bleu": {}, "off_target": {}, "pivot": {}, "finder_error": {}}
     for direction in (*TRAINED, *ZERO) if data.directions else (f"{data.src}-{data.tgt}",):
         tgt = direction.split("-")[1]
-        with contextlib.redirect_stdout(sys.stderr):
-            split = f"test:{direction}" if data.directions else "test"
-            own = evaluate(str(job.folder), split=split)
+        own = evaluated(job.folder, f"test:{direction}" if data.directions else "test")
         lines = own.hypotheses.read_text(encoding="utf-8").split("\n")[:-1]
         references = [pair.tgt for pair in own.pairs]
         found["bleu"][direction] = own.scores.bleu
@@ -139,64 +135,62 @@ def mean_bleu(found: Evidence, directions: Sequence[str], what: str = "bleu") ->
     return statistics.fmean(found[what][one] for one in directions)
 
 
-def of_singles(found: Found, directions: Sequence[str]) -> dict[int, float]:
-    """The mean BLEU of the single models of these directions, by seed; each has its own row."""
-    rows = [of_seeds(found, one) for one in directions]
-    seeds = set(rows[0]).intersection(*rows)
-    pairs = list(zip(rows, directions, strict=True))
-    return {s: statistics.fmean(row[s]["bleu"][d] for row, d in pairs) for s in sorted(seeds)}
-
-
-CLAIMS = (
-    f"four directions cost less than {SMALL_LOSS:g} BLEU",
-    "zero-shot is as good as pivot",
-    "zero-shot writes the right language",
-    "common text is what makes zero-shot work",
-)
-
-
-def verdicts_on(found: Found, row: str) -> list[str]:
-    """The verdicts on a row with four directions, in the order of CLAIMS."""
-    own, singles = of_seeds(found, row), of_singles(found, TRAINED)
-    losses = [mean_bleu(own[s], TRAINED) - singles[s] for s in own if s in singles]
-    gaps = [mean_bleu(x, ZERO) - mean_bleu(x, ZERO, "pivot") for x in own.values()]
-    off = [mean_bleu(x, ZERO, "off_target") for x in own.values()]
-    common = of_seeds(found, COMMON)
-    left = [mean_bleu(own[s], ZERO) / mean_bleu(common[s], ZERO) for s in own if s in common]
-    return [
-        judged(losses, -SMALL_LOSS, 1),
-        judged(gaps, 0, 1),
-        judged(off, FEW, -1),
-        judged(left, MOST, -1) if row == SPLIT else "",
-    ]
-
-
-def bleu_of(found: Found, row: str, direction: str) -> str:
-    """The mean BLEU of a row in a direction; empty if it was not asked for it."""
-    return mean_text((x["bleu"].get(direction) for x in of_seeds(found, row).values()), ".1f")
+JOINT = (FOUR, COMMON, SPLIT, LONG)  # rows of four directions
+RULES = [
+    Rule(
+        f"four directions cost less than {SMALL_LOSS:g} BLEU",
+        lambda own, *single: (
+            mean_bleu(own, TRAINED)
+            - statistics.fmean(x["bleu"][one] for x, one in zip(single, TRAINED, strict=True))
+        ),
+        wanted=1,
+        limit=-SMALL_LOSS,
+        beside=TRAINED,
+        rows=JOINT,
+    ),
+    Rule(
+        "zero-shot is as good as pivot",
+        lambda own: mean_bleu(own, ZERO) - mean_bleu(own, ZERO, "pivot"),
+        wanted=1,
+        rows=JOINT,
+    ),
+    Rule(
+        "zero-shot writes the right language",
+        lambda own: mean_bleu(own, ZERO, "off_target"),
+        wanted=-1,
+        limit=FEW,
+        rows=JOINT,
+    ),
+    Rule(
+        "common text is what makes zero-shot work",
+        lambda own, common: mean_bleu(own, ZERO) / mean_bleu(common, ZERO),
+        wanted=-1,
+        limit=MOST,
+        beside=(COMMON,),
+        rows=(SPLIT,),
+    ),
+]
 
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and what was measured of every row."""
     found = of_jobs(folder, jobs, of_directions)
-    rows, directions = (FOUR, COMMON, SPLIT, LONG), (*TRAINED, *ZERO)
+    directions = (*TRAINED, *ZERO)
     columns = [
         *(Column(f"pivot, {d}", at("pivot", d), ".1f") for d in ZERO),
         *(Column(f"off target, {d}", at("off_target", d), ".3f") for d in ZERO),
         Column("off target, trained", lambda x: mean_bleu(x, TRAINED, "off_target"), ".3f"),
         Column("error of the finder", lambda x: max(x["finder_error"].values()), ".3f"),
     ]
-    return with_verdicts(
-        CLAIMS,
-        {row: verdicts_on(found, row) for row in rows},
-        "BLEU of each direction, each with its own references",
-        Table(
-            ["row", *directions],
-            [[row, *(bleu_of(found, row, one) for one in directions)] for row in ROWS],
-        ),
+    in_turn = [Column(one, lambda x, one=one: x["bleu"].get(one), ".1f") for one in directions]
+    return [
+        Heading("Verdicts"),
+        verdicts(RULES, found, JOINT),
+        Heading("BLEU of each direction, each with its own references"),
+        means(in_turn, found, list(ROWS)),
         Heading("Zero-shot: by way of English, and translations in another language"),
-        means(columns, found, rows),
-    )
+        means(columns, found, JOINT),
+    ]
 
 
 def scale_of(count: int, warmup: int, seeds: Sequence[int]) -> Scale:
@@ -213,10 +207,7 @@ def scale_of(count: int, warmup: int, seeds: Sequence[int]) -> Scale:
 EXPERIMENT = Experiment(
     name="languages",
     rows=ROWS,
-    scales={
-        "short": scale_of(500, 100, (0,)),
-        "full": scale_of(3_000, 300, (0, 1, 2)),
-    },
+    scales={"short": scale_of(500, 100, (0,)), "full": scale_of(3_000, 300, (0, 1, 2))},
     about=__doc__,
     findings=findings,
 )

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from experiments.judging import FAILS, HOLDS, judged, mean_text
-from experiments.short_demo import SHORT_DEMO
+from experiments.short_demo import SHORT_DEMO, at_rates
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Overrides
@@ -87,11 +87,7 @@ def verdicts(folder: Path, what: str, names: Iterable[str]) -> list[Part]:
 EXPERIMENT = Experiment(
     name="later_parts",
     rows=ROWS,
-    scales={
-        "small": SHORT_DEMO._replace(
-            own={row: {"train.peak_learning_rate": rate} for row, rate in RATES.items()}
-        ),
-    },
+    scales={"small": SHORT_DEMO._replace(own=at_rates(RATES))},
     about=__doc__,
     findings=lambda folder, jobs: verdicts(folder, "part", ROWS),
 )

@@ -31,14 +31,10 @@ than one pointer could; and sentences that keep the order are shorter (8.5 words
 10.1), so the second claim compares losses against softmax and not the groups themselves.
 """
 
-from collections.abc import Sequence
-from pathlib import Path
-
-from experiments.evidence import Evidence, Found, of_jobs
-from experiments.judging import Column, Rule, Value, at, means, with_verdicts
+from experiments.evidence import Evidence
+from experiments.judging import Column, Rule, Value, at, more, page_of_runs
 from experiments.short_demo import SHORT_DEMO
 from experiments.translations import pairs_of_test, scores
-from transformer_jax.reporting.page import Part
 from transformer_jax.tables.collect import hypotheses
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
@@ -80,16 +76,16 @@ def exact(group: str) -> Value:
     return lambda found: 100 * found[group]["exact"]
 
 
-def moved_further(found: Evidence) -> float:
-    """How many more points are exact where a verb moves than where the order stays."""
-    return float(exact(VERB)(found) - exact(SAME)(found))
-
-
 RULES = [
-    Rule("as good where the order stays", exact(SAME), 1, -SMALL_LOSS),
-    Rule("loses more where a verb moves", moved_further, -1),
+    Rule("as good where the order stays", more(exact(SAME)), 1, -SMALL_LOSS, (BASE,)),
+    Rule(
+        "loses more where a verb moves",
+        more(lambda found: exact(VERB)(found) - exact(SAME)(found)),
+        wanted=-1,
+        beside=(BASE,),
+    ),
+    Rule("what was read helps with moved verbs", more(exact(VERB)), 1, 0, (MONOTONIC,), WIDER),
 ]
-HELPED = Rule("what was read helps with moved verbs", exact(VERB), 1)  # against MONOTONIC
 FORMS = {"exact": ".2f", "BLEU": ".1f", "words": ".3f"}
 COLUMNS = [
     Column(f"{name}, {group}", at(group, name.lower()), form)
@@ -98,22 +94,13 @@ COLUMNS = [
 ]
 
 
-def verdicts_on(found: Found, row: str) -> list[str]:
-    """The verdicts on a row: where the order stays, where a verb moves, against monotonic."""
-    helped = HELPED.verdict(found, row, MONOTONIC) if row in WIDER else ""
-    return [*(rule.verdict(found, row, BASE) for rule in RULES), helped]
-
-
-def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
-    """The verdicts, and what was measured of every group of sentences."""
-    found = of_jobs(folder, jobs, by_order)
-    judgments = {row: verdicts_on(found, row) for row in ROWS if row != BASE}
-    claims = [rule.claim for rule in (*RULES, HELPED)]
-    return with_verdicts(claims, judgments, "By what moves", means(COLUMNS, found, ROWS))
-
-
 EXPERIMENT = Experiment(
-    "monotonic", ROWS, {"small": SHORT_DEMO}, __doc__, findings=findings, fixed=("data",)
+    "monotonic",
+    ROWS,
+    {"small": SHORT_DEMO},
+    __doc__,
+    findings=page_of_runs(by_order, RULES, COLUMNS, "By what moves"),
+    fixed=("data",),
 )
 
 if __name__ == "__main__":

@@ -36,12 +36,11 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from experiments.evidence import Evidence, Found, of_jobs, of_seeds
-from experiments.judging import Column, at, gaps, judged, means, with_verdicts
-from experiments.own_text import data_file, write_split
-from experiments.short_demo import updates
+from experiments.evidence import Evidence, Found, of_jobs
+from experiments.judging import Column, Rule, at, means, more
+from experiments.short_demo import data_file, updates, write_split
 from experiments.translations import bleu
-from transformer_jax.reporting.page import Heading, Part
+from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
 from transformer_jax.text.hmm_aligner import hmm_alignments
@@ -59,7 +58,6 @@ DROPPED, MOVED = 0.1, 3  # noise, as in training
 CODES = {"en": "fr", "fr": "en"}  # and the other language
 FRENCH, ENGLISH, COPIED = "into French", "into English", "copies (%)"
 BY_WORD = "word by word"
-CLAIMS = ("it learns to translate", "above word by word", "the dictionary helps")
 FILES: Overrides = {
     "data.path": str(TEXT),
     "data.src": "src",
@@ -211,30 +209,36 @@ def measured(job: Job) -> Evidence:
     return found
 
 
-def verdicts_on(found: Found, row: str) -> list[str]:
-    """The verdicts on a row, in the order of CLAIMS; empty where a claim is not about it."""
+def rules_of(row: str) -> list[Rule]:
+    """The rules about a row, whose control is a row of its own."""
     into_french, (none, *_) = at("run", FRENCH), NAMES
-    above = [one["run"][FRENCH] - one[BY_WORD][FRENCH] for one in of_seeds(found, row).values()]
-    helps = judged(gaps(found, row, none, into_french), MARGIN, 1) if row != none else ""
-    learns = judged(gaps(found, row, row + CONTROL, into_french), MARGIN, 1)
-    return [learns, judged(above, 0, 1), helps]
+    return [
+        Rule("it learns to translate", more(into_french), 1, MARGIN, (row + CONTROL,)),
+        Rule("above word by word", lambda x: x["run"][FRENCH] - x[BY_WORD][FRENCH], 1),
+        Rule("the dictionary helps", more(into_french), 1, MARGIN, (none,)),
+    ]
+
+
+def verdicts_on(found: Found, row: str) -> list[str]:
+    """The verdicts on a row; empty where a claim is not about it."""
+    return [rule.verdict(found, row) for rule in rules_of(row)]
 
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and BLEU and copies of all rows."""
     found = of_jobs(folder, jobs, measured)
-    columns = [Column(name, at("run", name), ".1f") for name in (FRENCH, ENGLISH)]
-    copies = f"{COPIED} {FRENCH}"
-    columns.append(Column(copies, at("run", copies), ".1f"))
+    names = (FRENCH, ENGLISH, f"{COPIED} {FRENCH}")
+    columns = [Column(name, at("run", name), ".1f") for name in names]
     words = [Column(name, at(BY_WORD, name), ".1f") for name in (FRENCH, ENGLISH)]
-    return with_verdicts(
-        CLAIMS,
-        {row: verdicts_on(found, row) for row in NAMES},
-        "BLEU and copies",
+    claims = [rule.claim for rule in rules_of("")]
+    return [
+        Heading("Verdicts"),
+        Table(["row", *claims], [[row, *verdicts_on(found, row)] for row in NAMES]),
+        Heading("BLEU and copies"),
         means(columns, found, ROWS),
         Heading("The dictionary alone, word by word"),
         means(words, found, NAMES),
-    )
+    ]
 
 
 SMALL = Scale("configs/multi30k_fast.py", FILES, seeds=(0, 1, 2), compared=False)

@@ -22,27 +22,27 @@ is above. An identity is tested: with a causal mask the logits are those of the 
 both texts.
 """
 
-from collections.abc import Sequence
-from pathlib import Path
-
-from experiments.evidence import Evidence, Found, of_jobs, of_seeds
-from experiments.judging import Column, at, gaps, judged, means, with_verdicts
+from experiments.evidence import Evidence
+from experiments.judging import Column, Rule, at, more, page_of_runs
 from experiments.several_sources import scored
-from experiments.short_demo import SHORT_DEMO
+from experiments.short_demo import SHORT_DEMO, at_rates
 from experiments.table3_ablations import BASE, RECIPE, SHORT, shrink
-from transformer_jax.reporting.page import Part
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
 
 TWO, PREFIX, CAUSAL, CHEAP = "two stacks", "prefix", "causal", "prefix, equal FLOPs"
 NEAR = -1.0  # BLEU
 MOST = 5.0  # BLEU with the source of another line
-CLAIMS = ("as good as two stacks", "looking ahead in the source helps", "it reads the source")
 RIGHT = at("bleu")
 COLUMNS = [
     Column("parameters", at("parameters"), ",.0f"),
     Column("BLEU", RIGHT, ".1f"),
     Column("with the next line's source", at("wrong"), ".1f"),
+]
+RULES = [
+    Rule("as good as two stacks", more(RIGHT), 1, NEAR, (TWO,)),
+    Rule("looking ahead in the source helps", more(RIGHT), 1, 0, (CAUSAL,), (PREFIX,)),
+    Rule("it reads the source", at("wrong"), -1, MOST),
 ]
 
 
@@ -74,28 +74,11 @@ def measured(job: Job) -> Evidence:
     return {"parameters": count, "bleu": bleu, "wrong": wrong.bleu}
 
 
-def verdicts_on(found: Found, row: str) -> list[str]:
-    """The verdicts on a row, in the order of CLAIMS."""
-    near = judged((gap - NEAR for gap in gaps(found, row, TWO, RIGHT)), 0, 1)
-    ahead = judged(gaps(found, PREFIX, CAUSAL, RIGHT), 0, 1)
-    reads = judged((one["wrong"] for one in of_seeds(found, row).values()), MOST, -1)
-    return [near if row != TWO else "", ahead if row == PREFIX else "", reads]
-
-
-def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
-    """The verdicts, and what was measured of each row."""
-    found = of_jobs(folder, jobs, measured)
-    judgments = {row: verdicts_on(found, row) for row in ROWS}
-    return with_verdicts(CLAIMS, judgments, "BLEU", means(COLUMNS, found, ROWS))
-
-
 EXPERIMENT = Experiment(
     name="one_stack",
     rows=ROWS,
     scales={
-        "small": SHORT_DEMO._replace(
-            own={row: {"train.peak_learning_rate": rate} for row, rate in RATES.items()}
-        ),
+        "small": SHORT_DEMO._replace(own=at_rates(RATES)),
         "multi30k": Scale(
             "configs/multi30k.py",
             {**shrink(BASE), **RECIPE, **SHORT, "model.norm": "pre"},
@@ -105,7 +88,7 @@ EXPERIMENT = Experiment(
         ),
     },
     about=__doc__,
-    findings=findings,
+    findings=page_of_runs(measured, RULES, COLUMNS, "BLEU"),
 )
 
 if __name__ == "__main__":

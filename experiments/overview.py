@@ -40,127 +40,88 @@ FLAGS = [
 ]
 
 
-class Compared(NamedTuple):
-    """Rows of an experiment that are compared with its base row."""
-
-    folder: str  # of its results
-    base: str
-    rows: Mapping[str, str]  # the label of each row's bar
-
-
+# The folder of an experiment's results, and its base row; other rows, and the label of their bars.
+Group = Mapping[tuple[str, str], Mapping[str, str]]
 # Each experiment with all of its rows that change one part, and some that change several. Rows with
 # more FLOPs get a dagger (`bars_of`); those of Muon, whose products are not counted, have it here.
-CAPTIONS = (
-    Compared(
-        "fair_comparison/budget_1",
-        "Transformer, pre-norm",
-        {
-            "recurrent": "recurrent",
-            "Transformer to recurrent": "recurrent decoder",
-            "Transformer, post-norm": "post-norm",
-            "convolutional": "convolutional",
-        },
-    ),
-    Compared(
-        "positions/multi30k",
-        "sinusoidal",
-        {
-            "rotary": "rotary positions",
-            "relative": "relative positions",
-            "relative, keys only": "relative positions, keys only",
-            "t5": "T5's position bias",
-            "alibi": "ALiBi",
-            "learned": "learned positions",
-            "index": "position as a number",
-            "none": "no positions",
-        },
-    ),
-    Compared(
-        "several_sources/short",
-        "French alone",
-        {
-            "serial": "second source, serial",
-            "parallel": "second source, parallel",
-            "flat": "second source, flat",
-            "hierarchical": "second source, hierarchical",
-            "end to end": "second source, end to end",
-        },
-    ),
-    Compared(
-        "small_corpus/small",
-        "base",
-        {
-            "R-Drop 5": "R-Drop, few pairs",
-            "dropout 0.3": "dropout 0.3, few pairs",
-            "dropout of attention weights 0.1": "dropout of weights, few pairs",
-            "dropout of hidden units 0.1": "dropout of units, few pairs",
-            "2,000 subwords": "2,000 subwords, few pairs",
-            "weight decay 0.01": "weight decay, few pairs",
-            "BPE-dropout 0.1": "BPE-dropout, few pairs",
-        },
-    ),
-    Compared(
-        "few_pairs/pairs_5000",
-        "pre-norm, layer",
-        {
-            "recurrent": "recurrent, few pairs",
-            "post-norm, layer": "post-norm, few pairs",
-            "pre-norm, scale": "ScaleNorm, few pairs",
-            "pre-norm, layer, fix_norm": "FixNorm, few pairs",
-            "pre-norm, scale, fix_norm": "both norms, few pairs",
-        },
-    ),
-)
-BUILT_IN = (
-    Compared(
-        "later_parts/small",
-        "base",
-        {
-            "the four, and Muon": "all five †",
-            "Muon": "Muon * †",
-            "norms of queries and keys": "norms of queries and keys *",
-            "cosine scores": "cosine scores",
-            "talking heads": "talking heads",
-            "contextual positions": "contextual positions",
-            "rotary positions": "rotary positions *",
-            "KERPLE": "KERPLE",
-            "SwiGLU": "SwiGLU *",
-            "RMSNorm": "RMSNorm *",
-            "synthesizer encoder": "synthesizer encoder",
-            "linear decoder": "linear decoder",
-            "attention gate": "attention gate",
-            "attention sink": "attention sink",
-            "one key head": "one key head",
-            "differential attention": "differential attention",
-            "DeepNorm": "DeepNorm",
-            "ReZero": "ReZero",
-        },
-    ),
-    Compared(
-        "coverage/small",
-        "no coverage",
-        {
-            "memory coverage": "coverage",
-            "memory coverage_gru": "gated coverage",
-            "memory coverage_embedding": "coverage embedding",
-            "coverage loss": "coverage as a loss",
-        },
-    ),
-    Compared(
-        "monotonic/small",
-        "softmax",
-        {
-            "lookback": "monotonic, lookback",
-            "chunkwise": "monotonic, chunkwise",
-            "monotonic": "monotonic, hard",
-        },
-    ),
-    Compared(
-        "one_stack/small",
-        "two stacks",
-        {"prefix": "one stack (prefix)", "causal": "one stack (causal)"},
-    ),
-)
+CAPTIONS: Group = {
+    ("fair_comparison/budget_1", "Transformer, pre-norm"): {
+        "recurrent": "recurrent",
+        "Transformer to recurrent": "recurrent decoder",
+        "Transformer, post-norm": "post-norm",
+        "convolutional": "convolutional",
+    },
+    ("positions/multi30k", "sinusoidal"): {
+        "rotary": "rotary positions",
+        "relative": "relative positions",
+        "relative, keys only": "relative positions, keys only",
+        "t5": "T5's position bias",
+        "alibi": "ALiBi",
+        "learned": "learned positions",
+        "index": "position as a number",
+        "none": "no positions",
+    },
+    ("several_sources/short", "French alone"): {
+        "serial": "second source, serial",
+        "parallel": "second source, parallel",
+        "flat": "second source, flat",
+        "hierarchical": "second source, hierarchical",
+        "end to end": "second source, end to end",
+    },
+    ("small_corpus/small", "base"): {
+        "R-Drop 5": "R-Drop, few pairs",
+        "dropout 0.3": "dropout 0.3, few pairs",
+        "dropout of attention weights 0.1": "dropout of weights, few pairs",
+        "dropout of hidden units 0.1": "dropout of units, few pairs",
+        "2,000 subwords": "2,000 subwords, few pairs",
+        "weight decay 0.01": "weight decay, few pairs",
+        "BPE-dropout 0.1": "BPE-dropout, few pairs",
+    },
+    ("few_pairs/pairs_5000", "pre-norm, layer"): {
+        "recurrent": "recurrent, few pairs",
+        "post-norm, layer": "post-norm, few pairs",
+        "pre-norm, scale": "ScaleNorm, few pairs",
+        "pre-norm, layer, fix_norm": "FixNorm, few pairs",
+        "pre-norm, scale, fix_norm": "both norms, few pairs",
+    },
+}
+BUILT_IN: Group = {
+    ("later_parts/small", "base"): {
+        "the four, and Muon": "all five †",
+        "Muon": "Muon * †",
+        "norms of queries and keys": "norms of queries and keys *",
+        "cosine scores": "cosine scores",
+        "talking heads": "talking heads",
+        "contextual positions": "contextual positions",
+        "rotary positions": "rotary positions *",
+        "KERPLE": "KERPLE",
+        "SwiGLU": "SwiGLU *",
+        "RMSNorm": "RMSNorm *",
+        "synthesizer encoder": "synthesizer encoder",
+        "linear decoder": "linear decoder",
+        "attention gate": "attention gate",
+        "attention sink": "attention sink",
+        "one key head": "one key head",
+        "differential attention": "differential attention",
+        "DeepNorm": "DeepNorm",
+        "ReZero": "ReZero",
+    },
+    ("coverage/small", "no coverage"): {
+        "memory coverage": "coverage",
+        "memory coverage_gru": "gated coverage",
+        "memory coverage_embedding": "coverage embedding",
+        "coverage loss": "coverage as a loss",
+    },
+    ("monotonic/small", "softmax"): {
+        "lookback": "monotonic, lookback",
+        "chunkwise": "monotonic, chunkwise",
+        "monotonic": "monotonic, hard",
+    },
+    ("one_stack/small", "two stacks"): {
+        "prefix": "one stack (prefix)",
+        "causal": "one stack (causal)",
+    },
+}
 GROUPS = {
     "captions, models of 2 M parameters": CAPTIONS,
     "built-in corpus, 1 M (* one of the five)": BUILT_IN,
@@ -181,20 +142,20 @@ class Bar(NamedTuple):
         return judged(self.gaps, 0, 1)
 
 
-def bars_of(results: Path, group: Sequence[Compared]) -> list[Bar]:
+def bars_of(results: Path, group: Group) -> list[Bar]:
     """The bars of a group, the largest gain first. Raises DataError if a row has no two seeds."""
     found = list[Bar]()
-    for one in group:
-        if not (lines := read_results(results / one.folder)):
-            file = results / one.folder / FILE
+    for (folder, base), rows in group.items():
+        if not (lines := read_results(results / folder)):
+            file = results / folder / FILE
             raise DataError(f"{file} is not there: --results={results} names recorded results.")
-        for row, label in one.rows.items():
-            gaps = differences(lines, row, one.base, "bleu")
+        for row, label in rows.items():
+            gaps = differences(lines, row, base, "bleu")
             if len(gaps) < 2:
-                raise DataError(f"{results / one.folder}: {row!r} and {one.base!r} lack two seeds.")
-            own, base = (mean_of(lines, name, "training_flops") or 0 for name in (row, one.base))
-            dagger = " †" if own > MORE * base else ""
-            found.append(Bar(label + dagger, one.base, one.folder, gaps))
+                raise DataError(f"{results / folder}: {row!r} and {base!r} lack two seeds.")
+            own, other = (mean_of(lines, name, "training_flops") or 0 for name in (row, base))
+            dagger = " †" if own > MORE * other else ""
+            found.append(Bar(label + dagger, base, folder, gaps))
     return sorted(found, key=lambda bar: -statistics.fmean(bar.gaps))
 
 

@@ -25,18 +25,18 @@ others.
 
 import functools
 from collections.abc import Callable, Sequence
+from operator import methodcaller
 from pathlib import Path
 
 import matplotlib
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from experiments.evidence import Evidence, Found, of_jobs, of_seeds
-from experiments.judging import FAILS, OPEN, Column, judged, means, with_verdicts
-from experiments.own_text import on_text, write_split
-from experiments.short_demo import updates
+from experiments.evidence import Evidence, Found, of_jobs
+from experiments.judging import FAILS, OPEN, Column, judged, means, side_by_side
+from experiments.short_demo import on_text, updates, write_split
 from experiments.translations import bleu
-from transformer_jax.reporting.page import Part
+from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
 from transformer_jax.text.built_in_corpus import built_in_pairs
@@ -200,8 +200,7 @@ MOST, LITTLE, HALF = 0.9, 1.0, 0.5
 
 def verdicts_on(found: Found, row: str) -> list[str]:
     """The verdicts on a row of DRAW, in the order of CLAIMS."""
-    own, base = of_seeds(found, row), of_seeds(found, SUBWORDS)
-    both = [(own[seed], base[seed]) for seed in own if seed in base]
+    both = side_by_side(found, row, SUBWORDS)
     keeps = judged([one[CLEAN] - one[ALIKE] for one, _ in both], LITTLE, -1)
     breaks = judged([1 - other[ALIKE] / other[CLEAN] for _, other in both], HALF, 1)
     alike = keeps if keeps == breaks else FAILS if FAILS in (keeps, breaks) else OPEN
@@ -217,10 +216,13 @@ def _kept(found: Evidence) -> float:
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and the BLEU of all rows in each way."""
     found = of_jobs(folder, jobs, bleu_of)
-    columns = [Column(way, lambda x, way=way: x.get(way), ".1f") for way in WAYS]
-    judgments = {row: verdicts_on(found, row) for row in DRAW}
-    title = "BLEU, by what was done to the source"
-    return with_verdicts(CLAIMS, judgments, title, means(columns, found, ROWS))
+    columns = [Column(way, methodcaller("get", way), ".1f") for way in WAYS]
+    return [
+        Heading("Verdicts"),
+        Table(["row", *CLAIMS], [[row, *verdicts_on(found, row)] for row in DRAW]),
+        Heading("BLEU, by what was done to the source"),
+        means(columns, found, ROWS),
+    ]
 
 
 SMALL = on_text(

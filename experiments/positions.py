@@ -38,14 +38,14 @@ from experiments.claims.lengths import (
     extrapolates,
 )
 from experiments.evidence import answers
-from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN
+from experiments.judging import FAILS, HOLDS, judged
 from experiments.short_demo import SHORT_DEMO
 from experiments.table3_ablations import BASE, RECIPE, SHORT, shrink
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
 from transformer_jax.tables.results import Line, read_results
-from transformer_jax.tables.statistics import exceeds_seeds, summarize, text_of
+from transformer_jax.tables.statistics import summarize, text_of
 
 KINDS: dict[str, Overrides] = {
     SINUSOIDAL: {"model.positions": "sinusoidal"},
@@ -67,11 +67,10 @@ def against_sinusoids(lengths: Lengths, row: str, which: int) -> str:
     """Whether a row is better or worse than sinusoids."""
     own, other = lengths.get(row, {}), lengths.get(SINUSOIDAL, {})
     gaps = [own[seed][which] - other[seed][which] for seed in own if seed in other]
-    if not gaps:
-        return NOT_RUN
-    if not exceeds_seeds(gaps):
-        return OPEN
-    return f"{'better' if statistics.fmean(gaps) > 0 else 'worse'} ({statistics.fmean(gaps):+.1f})"
+    verdict = judged(gaps, 0, 1)
+    if verdict not in (HOLDS, FAILS):
+        return verdict
+    return f"{'better' if verdict == HOLDS else 'worse'} ({statistics.fmean(gaps):+.1f})"
 
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:

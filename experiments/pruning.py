@@ -40,8 +40,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments.evidence import Evidence, Found, of_jobs, of_seeds
-from experiments.judging import Column, at, judged, means
+from experiments.evidence import Evidence, of_jobs
+from experiments.judging import Column, Rule, Value, at, claims, means
 from experiments.short_demo import SHORT_DEMO, updates
 from experiments.translations import bleu, pairs_of_test
 from transformer_jax.reporting.page import Heading, Part, Table
@@ -189,51 +189,36 @@ def stays(found: Evidence, what: str) -> float:
     )
 
 
-def of_share(found: Found, share: str, when: str = "") -> list[list[str]]:
-    """The claims about the least important heads of a share, and their verdicts."""
-    own = of_seeds(found, ROW).values()
+def less(one: str, other: str) -> Value:
+    """A measure less another one of the same run."""
+    return lambda found: found[one] - found[other]
+
+
+def of_share(share: str, when: str = "") -> list[Rule]:
+    """The claims about the least important heads of a share."""
     least, random = f"{LEAST}, {share}", f"{RANDOM}, {share}"
-    tells, lost = [x[least] - x[random] for x in own], [x[WHOLE] - x[least] for x in own]
     return [
-        [f"importance tells ({share}{when})", judged(tells, 0, 1)],
-        [f"they can go ({share}{when})", judged(lost, LITTLE, -1)],
+        Rule(f"importance tells ({share}{when})", less(least, random), 1, rows=(ROW,)),
+        Rule(f"they can go ({share}{when})", less(WHOLE, least), -1, LITTLE, rows=(ROW,)),
     ]
 
 
-def verdicts(found: Found) -> list[list[str]]:
-    """Each claim and its verdict."""
-    own = of_seeds(found, ROW).values()
-
-    def gap(one: str, other: str) -> list[float]:
-        return [x[one] - x[other] for x in own]
-
-    cells = []
-    for share in GONE:
-        random, most = (f"{way}, {share}" for way in (RANDOM, MOST))
-        control = judged(gap(most, random), 0, -1)
-        cells += [*of_share(found, share), [f"the control loses more ({share})", control]]
-    return [
-        *cells,
-        ["aligning heads stay", judged([stays(x, ERRORS) for x in own], 0, -1)],
-        ["neighbours stay", judged([stays(x, NEIGHBOURS) for x in own], 0, 1)],
-    ]
+def loses_more(share: str) -> Rule:
+    """The claim about the most important heads of a share, the control."""
+    most, random = f"{MOST}, {share}", f"{RANDOM}, {share}"
+    return Rule(f"the control loses more ({share})", less(most, random), -1, rows=(ROW,))
 
 
-def verdicts_further(found: Found) -> list[list[str]]:
-    """Each claim about runs whose training goes on, and its verdict."""
-    return [one for share in RETRAINED for one in of_share(found, share, ", trained further")]
-
-
-def verdicts_learned(learned: Found, found: Found) -> list[list[str]]:
-    """Each claim about learned gates, beside importance, and its verdict."""
-    both = [(learned[key], found[key]) for key in learned if key in found]
-    return [
-        [
-            f"learned gates tell ({share})",
-            judged([own[share] - other[f"{LEAST}, {share}"] for own, other in both], 0, 1),
-        ]
-        for share in GONE
-    ]
+RULES = [
+    *(rule for share in GONE for rule in (*of_share(share), loses_more(share))),
+    Rule("aligning heads stay", lambda x: stays(x, ERRORS), -1, rows=(ROW,)),
+    Rule("neighbours stay", lambda x: stays(x, NEIGHBOURS), 1, rows=(ROW,)),
+]
+FURTHER_RULES = [rule for share in RETRAINED for rule in of_share(share, ", trained further")]
+GATES_RULES = [  # about learned gates, beside importance
+    Rule(f"learned gates tell ({share})", less(share, f"{LEAST}, {share}"), 1, rows=(ROW,))
+    for share in GONE
+]
 
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
@@ -243,12 +228,12 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     further = of_jobs(folder, jobs, trained_further, ", trained further")
     learned = of_jobs(folder, jobs, by_learned_gates, f", {LEARNED}")
     retrained = [WHOLE, *(f"{way}, {share}" for way in (LEAST, RANDOM) for share in RETRAINED)]
+    both = {key: {**found[key], **own} for key, own in learned.items() if key in found}
+    asked = ((RULES, found), (FURTHER_RULES, further), (GATES_RULES, both))
+    verdicts = [row for rules, of_runs in asked for row in claims(rules, of_runs).rows]
     return [
         Heading("Verdicts"),
-        Table(
-            ["claim", "verdict"],
-            [*verdicts(found), *verdicts_further(further), *verdicts_learned(learned, found)],
-        ),
+        Table(["claim", "verdict"], verdicts),
         Heading("BLEU by the heads that go"),
         means([Column(name, at(name), ".1f") for name in names], found, [ROW]),
         Heading("By learned gates"),

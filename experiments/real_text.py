@@ -35,6 +35,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.short_demo import at_rates
 from transformer_jax.config.presets import MODERN as MODERN_PARTS
 from transformer_jax.config.presets import MODERN_RATE, TUNED_WIDTH, gated_width, rate_at
 from transformer_jax.reporting.page import Heading, Part, Table
@@ -125,25 +126,16 @@ def configs(direction: str) -> dict[str, str]:
 
 def joined(own: Mapping[str, Overrides], rates: Mapping[str, float]) -> dict[str, Overrides]:
     """Keys by row, with peak rates by row."""
-    peaks = {row: {"train.peak_learning_rate": rate} for row, rate in rates.items()}
+    peaks = at_rates(rates)
     return {row: {**own.get(row, {}), **peaks.get(row, {})} for row in {**own, **peaks}}
 
 
-def gpu_scale(direction: str) -> Scale:
-    """The paper's sizes on a GPU."""
-    own = joined(OWN_OF_GPU, {row: rate_at(rate, 512) for row, rate in RATES.items()})
-    return Scale(
-        configs(direction), AT_GPU, average=LAST, own=own, rows=OF_GPU, minutes=GPU_MINUTES
-    )
-
-
-def cores_scale(direction: str) -> Scale:
-    """A size that two CPU cores reach."""
-    own = joined(OWN_OF_CORES, RATES_OF_CORES)
-    own[MODERN] = {**own[MODERN], "train.decay_steps": 17_000}
-    return Scale(
-        configs(direction), AT_CORES, average=LAST, own=own, rows=OF_CORES, minutes=CORES_MINUTES
-    )
+OWN_AT_GPU = joined(OWN_OF_GPU, {row: rate_at(rate, 512) for row, rate in RATES.items()})
+OWN_AT_CORES = joined(OWN_OF_CORES, RATES_OF_CORES)
+OWN_AT_CORES[MODERN] = {**OWN_AT_CORES[MODERN], "train.decay_steps": 17_000}
+# The paper's sizes on a GPU, and a size that two CPU cores reach; each needs its configs.
+GPU = Scale("", AT_GPU, average=LAST, own=OWN_AT_GPU, rows=OF_GPU, minutes=GPU_MINUTES)
+CORES = Scale("", AT_CORES, average=LAST, own=OWN_AT_CORES, rows=OF_CORES, minutes=CORES_MINUTES)
 
 
 def trial_rows() -> dict[str, Overrides]:
@@ -178,8 +170,8 @@ EXPERIMENT = Experiment(
     name="real_text",
     rows=ROWS,
     scales={
-        **{direction: gpu_scale(direction) for direction in DIRECTIONS},
-        **{f"cores_{direction}": cores_scale(direction) for direction in DIRECTIONS[:2]},
+        **{direction: GPU._replace(config=configs(direction)) for direction in DIRECTIONS},
+        **{f"cores_{one}": CORES._replace(config=configs(one)) for one in DIRECTIONS[:2]},
     },
     about=__doc__,
     metrics=("bleu", "chrf", "perplexity", "training_flops", "minutes", "parameters"),

@@ -36,11 +36,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from experiments.evidence import Evidence, Found, of_jobs, of_seeds
-from experiments.judging import Column, judged, means
-from experiments.own_text import on_text, write_split
-from experiments.short_demo import updates
-from transformer_jax.reporting.page import Heading, Part, Table
+from experiments.evidence import Evidence, of_jobs
+from experiments.judging import Column, Rule, at, claims, means, more
+from experiments.short_demo import on_text, updates, write_split
+from transformer_jax.reporting.page import Heading, Part
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
 from transformer_jax.text.batches import packed_sentences
@@ -148,11 +147,6 @@ def cached(
     return np.concatenate([log_probs_L[:1], mixed_L])
 
 
-def output_of(model: Any, source: Any, target: Any) -> Any:
-    """The decoder's output before the vocabulary."""
-    return model.decode(model.encode(source), source, target)[0]
-
-
 class Read(NamedTuple):
     """What a model makes of a document."""
 
@@ -165,7 +159,11 @@ class Read(NamedTuple):
 def read_by(run: Any, split: str) -> list[Read]:
     """What a run makes of the documents of a split."""
     model, params = run.loaded.model, run.loaded.translator.params
-    states = jax.jit(functools.partial(model.apply, {"params": params}, method=output_of))
+
+    def output(model: Any, source: Any, target: Any) -> Any:
+        return model.decode(model.encode(source), source, target)[0]  # before the vocabulary
+
+    states = jax.jit(functools.partial(model.apply, {"params": params}, method=output))
     own = documents(split)
     found = []
     for one, pair in zip(own, run.logits([""] * len(own), [x.text for x in own]), strict=True):
@@ -213,44 +211,28 @@ def names_of(job: Job) -> Evidence:
 
 # Verdicts ------------------------------------------------------------------------------------
 
-CLAIMS = ("the pointer helps", "the cache helps", "attention alone remembers")
 HALF = 0.5
-
-
-def by_row(found: Found) -> dict[str, dict[int, Evidence]]:
-    """What was found of both rows, and of the softmax with a cache, by seed."""
-    own = {row: of_seeds(found, row) for row in ROWS}
-    rows = {row: {seed: x[row] for seed, x in own[row].items()} for row in ROWS}
-    return rows | {CACHE: {seed: x[CACHE] for seed, x in own[SOFTMAX].items()}}
-
-
-def verdicts(found: Found) -> list[str]:
-    """The verdicts, in the order of CLAIMS."""
-    rows = by_row(found)
-    base = rows[SOFTMAX]
-    gains = [
-        [own["later"] - base[seed]["later"] for seed, own in rows[row].items() if seed in base]
-        for row in (HISTORY, CACHE)
-    ]
-    remembered = [own["later"] / own["first"] for own in base.values()]
-    return [*(judged(own, 0, -1) for own in gains), judged(remembered, HALF, -1)]
+RULES = [
+    Rule("the pointer helps", more(at("later")), -1, 0, (SOFTMAX,), (HISTORY,)),
+    Rule("the cache helps", more(at("later")), -1, 0, (SOFTMAX,), (CACHE,)),
+    Rule("attention alone remembers", lambda x: x["later"] / x["first"], -1, HALF, rows=(SOFTMAX,)),
+]
+COLUMNS = [
+    Column("first mention, nats", at("first"), ".2f"),
+    Column("later mention, nats", at("later"), ".2f"),
+    Column("perplexity per subword", lambda x: math.exp(x["subword"]), ".3f"),
+]
 
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and what names cost each row."""
-    found = of_jobs(folder, jobs, names_of)
-    rows = {(row, seed): own for row, seeds in by_row(found).items() for seed, own in seeds.items()}
-    columns = [
-        Column("first mention, nats", lambda x: x["first"], ".2f"),
-        Column("later mention, nats", lambda x: x["later"], ".2f"),
-        Column("perplexity per subword", lambda x: math.exp(x["subword"]), ".3f"),
-    ]
-    return [
-        Heading("Verdicts"),
-        Table(["claim", "verdict"], [list(x) for x in zip(CLAIMS, verdicts(found), strict=True)]),
-        Heading("What a name costs"),
-        means(columns, rows, (*ROWS, CACHE)),
-    ]
+    found = {
+        (name, seed): own
+        for (_, seed), costs_of in of_jobs(folder, jobs, names_of).items()
+        for name, own in costs_of.items()
+    }
+    table = means(COLUMNS, found, (*ROWS, CACHE))
+    return [Heading("Verdicts"), claims(RULES, found), Heading("What a name costs"), table]
 
 
 SMALL = on_text(

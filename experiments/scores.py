@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN, judge
-from experiments.short_demo import SHORT_DEMO
+from experiments.short_demo import SHORT_DEMO, at_rates
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
@@ -35,18 +35,24 @@ SCORES = ("scaled_dot", "dot", "bilinear", "additive", "cosine")
 NARROW, WIDE = 8, 128  # d_k
 SCALED, PLAIN = "scaled_dot", "dot"
 LEARNED = 5.0  # BLEU; a row below it learned nothing
-RATES = {  # chosen by experiments.rates, with narrow and with wide keys
-    "scaled_dot": (0.008, 0.004),
-    "dot": (0.004, 0.004),
-    "bilinear": (0.008, 0.002),
-    "additive": (0.008, 0.008),
-    "cosine": (0.008, 0.008),
-}
 
 
 def name_of(score: str, d_k: int) -> str:
     """A row's name."""
     return f"{score}, d_k {d_k}"
+
+
+RATES = {  # chosen by experiments.rates, with narrow and with wide keys
+    name_of(score, d_k): rate
+    for score, own in {
+        "scaled_dot": (0.008, 0.004),
+        "dot": (0.004, 0.004),
+        "bilinear": (0.008, 0.002),
+        "additive": (0.008, 0.008),
+        "cosine": (0.008, 0.008),
+    }.items()
+    for d_k, rate in zip((NARROW, WIDE), own, strict=True)
+}
 
 
 def is_larger(some: Sequence[float], others: Sequence[float]) -> bool:
@@ -104,15 +110,7 @@ ROWS: dict[str, Overrides] = {
 EXPERIMENT = Experiment(
     name="scores",
     rows=ROWS,
-    scales={
-        "small": SHORT_DEMO._replace(
-            own={
-                name_of(score, d_k): {"train.peak_learning_rate": rate}
-                for score, rates in RATES.items()
-                for d_k, rate in zip((NARROW, WIDE), rates, strict=True)
-            }
-        ),
-    },
+    scales={"small": SHORT_DEMO._replace(own=at_rates(RATES))},
     about=__doc__,
     findings=findings,
 )

@@ -24,19 +24,18 @@ which, is below half of the mean of the single models, and does not if it is abo
 nothing is decided.
 """
 
-import contextlib
 import math
 import statistics
-import sys
 from collections.abc import Sequence
+from operator import methodcaller
 from pathlib import Path
 
 import jax
 
-from experiments.evidence import Evidence, Found, answers, of_jobs, of_seeds
-from experiments.judging import Column, judged, means, with_verdicts
+from experiments.evidence import Evidence, answers, of_jobs
+from experiments.judging import Column, Rule, at, more, page
 from experiments.short_demo import updates
-from experiments.translations import bleu
+from experiments.translations import bleu, evaluated
 from transformer_jax.reporting.page import Part
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
@@ -75,10 +74,7 @@ SMALL_LOSS, BROKEN, BEST = 1.0, 0.5, 4  # BLEU; a share; translations of each si
 
 def scored(job: Job) -> tuple[float, list[str], list[str]]:
     """The run's BLEU on its test split, and the sources and references of the split."""
-    from transformer_jax.commands.evaluate import evaluate
-
-    with contextlib.redirect_stdout(sys.stderr):
-        own = evaluate(str(job.folder), split="test")
+    own = evaluated(job.folder)
     return own.scores.bleu, [pair.src for pair in own.pairs], [pair.tgt for pair in own.pairs]
 
 
@@ -127,61 +123,52 @@ def together(*jobs: Job) -> Evidence:
 # Verdicts ------------------------------------------------------------------------------------
 
 
-def singles(found: Found, seed: int) -> list[float]:
-    """BLEU of the single models of a seed; none unless both were measured."""
-    own = [of_seeds(found, row) for row in (GERMAN, FRENCH)]
-    return [one[seed][RIGHT] for one in own] if all(seed in one for one in own) else []
-
-
-CLAIMS = (
-    "two sentences help",
-    "better than end to end",
-    "it looks at both",
-    "it breaks without one",
-)
-
-
-def verdicts_on(found: Found, row: str) -> list[str]:
-    """The verdicts on a row with two sentences, in the order of CLAIMS."""
-    own, joined = of_seeds(found, row), of_seeds(found, JOINED)
-    known = {seed: singles(found, seed) for seed in own if singles(found, seed)}
-    gains = [own[seed][RIGHT] - max(one) for seed, one in known.items()]
-    better = [own[seed][RIGHT] - joined[seed][RIGHT] for seed in own if seed in joined]
-    looks = [x[RIGHT] - max(x["wrong French"], x["wrong German"]) for x in own.values()]
-    left = [
-        statistics.fmean((own[seed]["no French"], own[seed]["no German"])) / statistics.fmean(one)
-        for seed, one in known.items()
-    ]
-    return [
-        judged(gains, 0, 1),
-        judged(better, 0, 1) if row != JOINED else "",
-        judged(looks, SMALL_LOSS, 1),
-        judged(left, BROKEN, -1),
-    ]
+SINGLE, BOTH = (GERMAN, FRENCH), (JOINED, *COMBINED)
+RULES = [
+    Rule(
+        "two sentences help",
+        lambda own, *single: own[RIGHT] - max(one[RIGHT] for one in single),
+        wanted=1,
+        beside=SINGLE,
+        rows=BOTH,
+    ),
+    Rule("better than end to end", more(at(RIGHT)), 1, 0, (JOINED,), BOTH),
+    Rule(
+        "it looks at both",
+        lambda own: own[RIGHT] - max(own["wrong French"], own["wrong German"]),
+        wanted=1,
+        limit=SMALL_LOSS,
+        rows=BOTH,
+    ),
+    Rule(
+        "it breaks without one",
+        lambda own, *single: (
+            statistics.fmean((own["no French"], own["no German"]))
+            / statistics.fmean(one[RIGHT] for one in single)
+        ),
+        wanted=-1,
+        limit=BROKEN,
+        beside=SINGLE,
+        rows=BOTH,
+    ),
+]
+COLUMNS = [
+    Column("parameters", methodcaller("get", "parameters"), ",.0f"),
+    *(Column(name, methodcaller("get", name), ".1f") for name in WAYS),
+]
+TITLE = "BLEU with both sentences, and with one wrong or missing"
 
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and what was measured of every row."""
+    job_of = {(job.row, job.seed): job for job in jobs}
+    german, french = ({job.seed for job in jobs if job.row == row} for row in SINGLE)
+    names = {seed: f"{TOGETHER}, seed {seed}" for seed in sorted(german & french)}
+    pairs = {name: [job_of[row, seed] for row in SINGLE] for seed, name in names.items()}
+    kept = answers(folder, {name: (own, together) for name, own in pairs.items()})
     found = of_jobs(folder, jobs, by_way)
-    two = [row for row in ROWS if row not in (GERMAN, FRENCH)]
-    alone = {(job.row, job.seed): job for job in jobs}
-    seeds = sorted({seed for row, seed in alone if (FRENCH, seed) in alone and row == GERMAN})
-    asked = {
-        f"{TOGETHER}, seed {seed}": ([alone[GERMAN, seed], alone[FRENCH, seed]], together)
-        for seed in seeds
-    }
-    kept = answers(folder, asked)
-    found = {
-        **found,
-        **{(TOGETHER, x): kept[name] for x, name in zip(seeds, asked, strict=True) if name in kept},
-    }
-    columns = [
-        Column("parameters", lambda x: x.get("parameters"), ",.0f"),
-        *(Column(name, lambda x, name=name: x.get(name), ".1f") for name in WAYS),
-    ]
-    judgments = {row: verdicts_on(found, row) for row in two}
-    title = "BLEU with both sentences, and with one wrong or missing"
-    return with_verdicts(CLAIMS, judgments, title, means(columns, found, [*ROWS, TOGETHER]))
+    of_two = {(TOGETHER, seed): kept[name] for seed, name in names.items() if name in kept}
+    return page(RULES, COLUMNS, {**found, **of_two}, [*ROWS, TOGETHER], TITLE)
 
 
 def scale_of(count: int, warmup: int, seeds: Sequence[int]) -> Scale:

@@ -26,9 +26,8 @@ from typing import Any
 
 from experiments.distillation import LARGE, SMALL, SMALLER, write_text
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
-from experiments.judging import judged, mean_text
-from experiments.own_text import captions_of_test
-from experiments.short_demo import updates
+from experiments.judging import judged, mean_text, side_by_side
+from experiments.short_demo import captions_of_test, updates
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
@@ -109,8 +108,7 @@ def verdicts_on(found: Found, row: str, way: str) -> list[str]:
     """The verdicts on a way to make a run smaller, in the order of CLAIMS."""
     base = LARGE if way == TRAINED else row
     before = FURTHER_ALONE if way in (PRUNED, BOTH) else TRAINED
-    own, other = of_seeds(found, row), of_seeds(found, base)
-    both = [(own[seed][way], other[seed][before]) for seed in own if seed in other]
+    both = [(own[way], other[before]) for own, other in side_by_side(found, row, base)]
     lost = [whole[BLEU] - small[BLEU] for small, whole in both]
     faster = [small[RATE] / whole[RATE] for small, whole in both]
     return [judged(lost, LITTLE, -1), judged(faster, 1, 1)]

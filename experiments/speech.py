@@ -38,15 +38,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.evidence import Evidence, Found, of_jobs, of_seeds
-from experiments.judging import Column, judged, means, with_verdicts
-from experiments.own_text import data_file, on_text, write_split
-from experiments.short_demo import updates
+from experiments.evidence import Evidence
+from experiments.judging import Column, Rule, at, more, page_of_runs
+from experiments.short_demo import data_file, on_text, updates, write_split
 from transformer_jax.errors import DataError
 from transformer_jax.evaluation.attention import Attention
 from transformer_jax.evaluation.bleu import word_errors
 from transformer_jax.files import open_whole
-from transformer_jax.reporting.page import Part
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
 
@@ -210,46 +208,19 @@ def archive() -> Path:
 
 # Verdicts ------------------------------------------------------------------------------------
 
-CLAIMS = (
-    "it reads speech",
-    "a new speaker is harder",
-    "attention finds the digits",
-    "better than softmax",
-)
-
-
-def verdicts_on(found: Found, row: str) -> list[str]:
-    """The verdicts on a row, in the order of CLAIMS."""
-    own, base = of_seeds(found, row), of_seeds(found, SOFTMAX)
-    gaps = [_mean(own[seed]) - _mean(base[seed]) for seed in own if seed in base]
-    return [
-        judged([x["test"] for x in own.values()], MOST_ERRORS, -1),
-        judged([x["unheard"] - HARDER * x["test"] for x in own.values()], 0, 1),
-        judged([x["finds"] for x in own.values()], FOUND, 1),
-        judged(gaps, 0, -1) if row != SOFTMAX else "",
-    ]
-
-
-def _mean(found: Evidence) -> float:
-    return (found["test"] + found["unheard"]) / 2
-
-
-def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
-    """The verdicts, and what was measured of every row."""
-    found = of_jobs(folder, jobs, speech_of)
-    rows = dict.fromkeys(job.row for job in jobs)
-    columns = [
-        Column("word errors, known speakers, %", lambda x: 100 * x["test"], ".1f"),
-        Column("a new speaker, %", lambda x: 100 * x["unheard"], ".1f"),
-        Column("digits found, %", lambda x: 100 * x["finds"], ".1f"),
-        Column("joins, ms", lambda x: 1_000 * x["joins"], ".0f"),
-        Column("equal parts, ms", lambda x: 1_000 * x["equal parts"], ".0f"),
-    ]
-    judgments = {row: verdicts_on(found, row) for row in rows}
-    title = "Errors, and where attention looks"
-    return with_verdicts(CLAIMS, judgments, title, means(columns, found, rows))
-
-
+RULES = [
+    Rule("it reads speech", at("test"), -1, MOST_ERRORS),
+    Rule("a new speaker is harder", lambda x: x["unheard"] - HARDER * x["test"], 1),
+    Rule("attention finds the digits", at("finds"), 1, FOUND),
+    Rule("better than softmax", more(lambda x: (x["test"] + x["unheard"]) / 2), -1, 0, (SOFTMAX,)),
+]
+COLUMNS = [
+    Column("word errors, known speakers, %", lambda x: 100 * x["test"], ".1f"),
+    Column("a new speaker, %", lambda x: 100 * x["unheard"], ".1f"),
+    Column("digits found, %", lambda x: 100 * x["finds"], ".1f"),
+    Column("joins, ms", lambda x: 1_000 * x["joins"], ".0f"),
+    Column("equal parts, ms", lambda x: 1_000 * x["equal parts"], ".0f"),
+]
 SMALL = on_text(
     TEXT,
     {
@@ -281,7 +252,7 @@ EXPERIMENT = Experiment(
     ROWS,
     SCALES,
     __doc__,
-    findings=findings,
+    findings=page_of_runs(speech_of, RULES, COLUMNS, "Errors, and where attention looks"),
     metrics=("perplexity",),
     prepare=prepare,
 )

@@ -35,10 +35,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.documents import VERBS
-from experiments.evidence import Evidence, Found, of_jobs, of_seeds
-from experiments.judging import Column, at, gaps, judged, mean_text, means
-from experiments.own_text import on_text, write_split
-from experiments.short_demo import updates
+from experiments.evidence import Evidence, Found, of_jobs
+from experiments.judging import Column, at, judged, mean_text, means, side_by_side
+from experiments.short_demo import on_text, updates, write_split
 from experiments.translations import bleu
 from grammar.lexicon import NOUNS
 from transformer_jax.reporting.page import Heading, Part, Table
@@ -238,21 +237,20 @@ def chosen(settings: Mapping[str, Evidence], before: Evidence) -> Evidence:
 def differences(after: Mapping[str, Found], before: Found, remedy: str) -> dict[str, list[float]]:
     """What a remedy changes at each seed: accuracy, BLEU, and BLEU beside balanced pairs alone."""
     last, changes = f"{LONGEST} updates", dict[str, list[float]]()
-    own, alone = (of_seeds(after.get(name, {}), MOST) for name in (remedy, ALONE))
-    for seed, start in of_seeds(before, MOST).items():
-        if seed not in own or seed not in alone:
-            continue
-        taken = chosen(own[seed], start)
-        same_time = own[seed].get(last, taken)  # all elastic weights take as many updates
+    founds = before, after.get(remedy, {}), after.get(ALONE, {})
+    for key in sorted(set(founds[0]).intersection(*founds[1:])):
+        start, own, alone = (found[key] for found in founds)
+        taken = chosen(own, start)
+        same_time = own.get(last, taken)  # all elastic weights take as many updates
         changes.setdefault(HELPS, []).append(taken[RARE] - start[RARE])
         changes.setdefault(KEEPS, []).append(taken[BLEU] - start[BLEU])
-        changes.setdefault(LESS, []).append(same_time[BLEU] - alone[seed][last][BLEU])
+        changes.setdefault(LESS, []).append(same_time[BLEU] - alone[last][BLEU])
     return changes
 
 
 def verdicts(after: Mapping[str, Found], before: Found) -> list[list[str]]:
     """Each claim, its verdict, and the mean difference."""
-    works = gaps(before, MOST, EVEN, at(RARE))
+    works = [most[RARE] - even[RARE] for most, even in side_by_side(before, MOST, EVEN)]
     rows = [["the dial works", judged(works, 0, -1), mean_text(works, "+.1f")]]
     for remedy in REMEDIES:
         changes = differences(after, before, remedy)
@@ -273,18 +271,10 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
         after[remedy] = of_jobs(folder, most, ask, f", {remedy}")
     names = (USUAL, RARE, BLEU)
     columns = [Column(name, at(name), ".1f") for name in names]
-    settings = [
-        [
-            remedy,
-            setting,
-            *(
-                mean_text([x[setting][name] for x in after[remedy].values()], ".1f")
-                for name in names
-            ),
-        ]
-        for remedy, own in REMEDIES.items()
-        for setting in own
-    ]
+    settings = []
+    for remedy, setting in ((remedy, x) for remedy, own in REMEDIES.items() for x in own):
+        values = [[x[setting][name] for x in after[remedy].values()] for name in names]
+        settings.append([remedy, setting, *(mean_text(own, ".1f") for own in values)])
     return [
         Heading("Verdicts"),
         Table(["claim", "verdict", "mean difference"], verdicts(after, before)),

@@ -45,7 +45,7 @@ import optax
 from jax import Array
 
 from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN, judge
-from experiments.own_text import data_file
+from experiments.short_demo import data_file
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.errors import DataError
 from transformer_jax.files import blamed

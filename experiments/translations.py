@@ -1,10 +1,14 @@
-"""What translations of the built-in corpus get right: words, sentences and BLEU."""
+"""What translations get right: words, sentences and BLEU; those of a run's test split."""
 
+import contextlib
 import functools
 import math
 import re
+import sys
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from transformer_jax.text.built_in_corpus import AlignedPair, built_in_pairs
 
@@ -50,3 +54,11 @@ def scores(outputs: Sequence[str], references: Sequence[str]) -> dict[str, float
         "exact": exact / len(outputs),
         "words": share_written(outputs, [words_of(line) for line in references]),
     }
+
+
+def evaluated(folder: Path, split: str = "test") -> Any:
+    """What `evaluate` gives of a run; its text goes to standard error."""
+    from transformer_jax.commands.evaluate import evaluate
+
+    with contextlib.redirect_stdout(sys.stderr):
+        return evaluate(str(folder), split=split)

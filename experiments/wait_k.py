@@ -35,7 +35,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
-from experiments.judging import at, gaps, judged, mean_text
+from experiments.judging import Rule, at, claims, judged, mean_text, more
 from experiments.short_demo import SHORT_DEMO
 from transformer_jax.config.keys import WIDEST
 from transformer_jax.reporting.page import Heading, Part, Table
@@ -138,20 +138,35 @@ def relative_share(found: Evidence, k: int, lowest: int, highest: int) -> float 
     return own / whole if whole and own is not None else None
 
 
+def rules_of(k: int) -> list[Rule]:
+    """The claims about the model for all k, at a k."""
+    return [
+        Rule(
+            f"what is linked and read is enough, k = {k}",
+            lambda own: relative_share(own, k, 1, k),
+            wanted=1,
+            limit=ENOUGH,
+            rows=(ALL_K,),
+        ),
+        Rule(
+            f"what is not read cannot be written, k = {k}",
+            lambda own: relative_share(own, k, k + 1, WHOLE),
+            wanted=-1,
+            limit=LITTLE,
+            rows=(ALL_K,),
+        ),
+    ]
+
+
+RULES = [rule for k in JUDGED for rule in rules_of(k)]
+BEHIND = more(at(str(3), "bleu"))
+RULES.append(Rule("one model for all k is enough", BEHIND, -1, SMALL_LOSS, (ALL_K,), (THREE,)))
+
+
 def verdicts_of(found: Found, losses: Sequence[float]) -> list[list[str]]:
     """Each claim and its verdict; `losses` are those of BLEU by reading one way, one for a seed."""
-    own = of_seeds(found, ALL_K).values()
-    rows = []
-    for k in JUDGED:
-        within = [relative_share(one, k, 1, k) for one in own]
-        beyond = [relative_share(one, k, k + 1, WHOLE) for one in own]
-        rows += [
-            [f"what is linked and read is enough, k = {k}", judged(within, ENOUGH, 1)],
-            [f"what is not read cannot be written, k = {k}", judged(beyond, LITTLE, -1)],
-        ]
-    behind = gaps(found, THREE, ALL_K, at("3", "bleu"))
-    rows.append(["one model for all k is enough", judged(behind, SMALL_LOSS, -1)])
-    return [*rows, ["reading one way costs nothing", judged(losses, SMALL_LOSS, -1)]]
+    last = ["reading one way costs nothing", judged(losses, SMALL_LOSS, -1)]
+    return [*claims(RULES, found).rows, last]
 
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:

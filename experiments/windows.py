@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 
 from experiments.evidence import Evidence, Found, answers, of_jobs, of_seeds
-from experiments.judging import judged, mean_text
+from experiments.judging import judged, mean_text, side_by_side
 from experiments.short_demo import SHORT_DEMO
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
@@ -131,10 +131,7 @@ def excess_losses(found: Found, window: int, layers: int) -> list[float]:
     far = range(reach(window, layers) + 1, FARTHEST + 1)
     near = range(1, min(reach(window, layers), FARTHEST) + 1)
     excess = []
-    of_whole = of_seeds(found, name_of(None, layers))
-    for seed, own in of_seeds(found, name_of(window, layers)).items():
-        if (whole := of_whole.get(seed)) is None:
-            continue
+    for own, whole in side_by_side(found, name_of(window, layers), name_of(None, layers)):
         values = [accuracy(of, jumps_of) for jumps_of in (far, near) for of in (whole, own)]
         if None not in values:
             far_whole, far_own, near_whole, near_own = (float(value or 0) for value in values)
@@ -212,24 +209,18 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
             if window is not None and reach(window, layers) < FARTHEST:
                 excess = excess_losses(counted, window, layers)
                 verdicts.append([name, across, NEEDS_REACH(excess), mean_text(excess, "+.1f")])
+    cost_rows = []
+    for length, of_length in cost.items():
+        seconds = [f"{1_000 * own['seconds']:.0f}" for own in of_length.values()]
+        memory = [f"{own['bytes'] / 2**20:.0f}" for own in of_length.values()]
+        cost_rows.append([length, *seconds, *memory])
     return [
         Heading("Verdicts: a word needs to be within reach"),
         Table(["row", "reach", "verdict", "points lost more out of reach"], verdicts),
         Heading("Accuracy of target words by their jump, percent"),
         Table(["row", "reach", "BLEU", *SHOWN], rows),
         Heading("Cost of a training step of one pair"),
-        Table(COST_HEAD, _cost_rows(cost)),
-    ]
-
-
-def _cost_rows(found: Evidence) -> list[list[str]]:
-    return [
-        [
-            length,
-            *(f"{1_000 * own['seconds']:.0f}" for own in of_length.values()),
-            *(f"{own['bytes'] / 2**20:.0f}" for own in of_length.values()),
-        ]
-        for length, of_length in found.items()
+        Table(COST_HEAD, cost_rows),
     ]
 
 

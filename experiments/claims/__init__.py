@@ -34,7 +34,7 @@ from experiments.claims import (
     word_order,
 )
 from experiments.claims.judging import GRAMMAR, REFERENCE, Known, Recorded
-from experiments.evidence import answers, gather
+from experiments.evidence import answers
 from experiments.table2_bleu import LAST
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.experiment import Experiment, Job, Scale
@@ -69,10 +69,12 @@ RECORDED = Path("docs", "results")  # where tables are, of the working directory
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts as one table, and the evidence for each."""
+    first = {job.row: job for job in jobs if job.seed == jobs[0].seed}
+    asked = {one.name: ([first[row] for row in one.rows], one.ask) for one in PROBES}
     known = Known(
         folder,
         read_results(folder),
-        gather(folder, PROBES, jobs),
+        answers(folder, asked),
         table_2=recorded("table2_bleu", "Transformer"),
         longer=recorded("table2_bleu", "Transformer", "longer"),
         table_3=recorded("table3_ablations", "base"),

@@ -5,8 +5,8 @@ The built-in corpus knows its alignments, so the reference's heads have error ra
 
 import numpy as np
 
-from experiments.claims.judging import REFERENCE, Claim, Finding, Known
-from experiments.evidence import Evidence, Probe
+from experiments.claims.judging import REFERENCE, Claim, Finding, Known, Probe
+from experiments.evidence import Evidence
 from experiments.judging import FAILS, HOLDS
 from transformer_jax.reporting.page import Table
 from transformer_jax.tables.experiment import Job

@@ -1,7 +1,7 @@
 """Claims and findings, and what verdicts on them may rest on."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,6 +39,14 @@ class Claim(NamedTuple):
     def is_not_run(self, because: str = "its runs are missing") -> Finding:
         """The finding if results are missing."""
         return Finding(*self, NOT_RUN, because)
+
+
+class Probe(NamedTuple):
+    """A question that the first seed's runs of `rows` answer; without rows, nothing is trained."""
+
+    name: str  # of the answer in results.jsonl
+    ask: Callable[..., Evidence]  # takes the rows' jobs
+    rows: tuple[str, ...] = ()
 
 
 class Recorded(NamedTuple):

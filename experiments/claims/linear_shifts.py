@@ -8,8 +8,8 @@ Dimension key
 
 import numpy as np
 
-from experiments.claims.judging import Claim, Finding, Known
-from experiments.evidence import Evidence, Probe
+from experiments.claims.judging import Claim, Finding, Known, Probe
+from experiments.evidence import Evidence
 from experiments.judging import FAILS, HOLDS
 from transformer_jax.reporting.page import Table
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments.claims.judging import Claim, Finding, Known
-from experiments.evidence import Evidence, Probe
+from experiments.claims.judging import Claim, Finding, Known, Probe
+from experiments.evidence import Evidence
 from experiments.judging import FAILS, HOLDS
 from transformer_jax.reporting.page import Part, Picture, Table
 from transformer_jax.reporting.plots import BLUE, VERMILION, finish_axes, new_figure, save_figure

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments.claims.judging import GRAMMAR, REFERENCE, Claim, Finding, Known
-from experiments.evidence import Evidence, Probe
+from experiments.claims.judging import GRAMMAR, REFERENCE, Claim, Finding, Known, Probe
+from experiments.evidence import Evidence
 from experiments.judging import FAILS, HOLDS, OPEN, mean_of
 from transformer_jax.tables.experiment import Job
 

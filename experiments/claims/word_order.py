@@ -6,8 +6,8 @@ are shuffled.
 
 import numpy as np
 
-from experiments.claims.judging import GRAMMAR, REFERENCE, Claim, Finding, Known
-from experiments.evidence import Evidence, Probe
+from experiments.claims.judging import GRAMMAR, REFERENCE, Claim, Finding, Known, Probe
+from experiments.evidence import Evidence
 from experiments.judging import FAILS, HOLDS
 from transformer_jax.reporting.page import Table
 from transformer_jax.tables.collect import hypotheses, references

@@ -68,7 +68,7 @@ def test_an_experiment_of_one_s_own_comes_first_and_its_status_is_the_command_s(
     done = run(*COMMAND, "of_grammar")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "experiment of_grammar needs the folder grammar of a checkout" in done.stderr
-    for name in ("nowhere", "__init__", "figures_bleu"):  # the last one is shared by others
+    for name in ("nowhere", "__init__", "judging"):  # the last one is shared by others
         done = run(*COMMAND, name)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert f"there is no experiment '{name}'" in done.stderr

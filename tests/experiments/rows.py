@@ -1,9 +1,10 @@
 """What tests of experiments share: the configs of rows, and what was measured of a row by seed."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from experiments.judging import Found, Rule
 from transformer_jax.config.schema import Config
 from transformer_jax.tables.experiment import Experiment, Job, make_jobs
 
@@ -26,3 +27,8 @@ def job_in(experiment: Experiment, folder: Path) -> Job:
 def by_seed(row: str, values: Iterable[Value]) -> dict[tuple[str, int], Value]:
     """What was measured of a row: one value for each seed."""
     return {(row, seed): value for seed, value in enumerate(values)}
+
+
+def verdicts_on(rules: Sequence[Rule], found: Found, row: str) -> list[str]:
+    """The verdicts of these rules on a row."""
+    return [rule.verdict(found, row) for rule in rules]

@@ -349,7 +349,7 @@ def test_the_rules_of_gold_alignments(aligner, ways, agreed, read, want):
     moved = [0.01, -0.01, 0.0]
     found |= by_seed(AGREED, [evidence(agreed + own, 0, 0) for own in moved])
     scores = {"grow-diag": [aligner]}
-    assert [row[1] for row in gold_alignment.verdicts(found, scores)] == [want] * 4
+    assert [row[1] for row in gold_alignment.verdicts(found, scores).rows] == [want] * 4
 
 
 def test_a_page_without_runs_has_the_aligner_and_published_figures(text, tmp_path):

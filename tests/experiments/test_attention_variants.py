@@ -14,7 +14,7 @@ from experiments.one_stack import CAUSAL, CHEAP, PREFIX, TWO
 from experiments.wait_k import ALL_K, JUDGED, SEARCHED, THREE, WHOLE, needed_k
 from experiments.windows import FARTHEST, accuracy, jumps, reach
 from tests import tiny_runs as runs
-from tests.experiments.rows import by_seed, configs_of, job_in
+from tests.experiments.rows import by_seed, configs_of, job_in, verdicts_on
 from tests.tables.test_statistics import line
 from transformer_jax.api import load
 from transformer_jax.commands import evaluate as command
@@ -205,8 +205,8 @@ def test_only_wider_heads_are_compared_with_monotonic_ones():
     found |= by_seed(monotonic.BASE, 3 * [{SAME: {"exact": 0.7}, VERB: {"exact": 0.5}}])
     moved = 0.3, 0.31, 0.32
     found |= by_seed("lookback", [{SAME: {"exact": 0.69}, VERB: {"exact": own}} for own in moved])
-    assert monotonic.verdicts_on(found, "lookback") == [HOLDS, HOLDS, HOLDS]
-    assert monotonic.verdicts_on(found, MONOTONIC) == [FAILS, HOLDS, ""]
+    assert verdicts_on(monotonic.RULES, found, "lookback") == [HOLDS, HOLDS, HOLDS]
+    assert verdicts_on(monotonic.RULES, found, MONOTONIC) == [FAILS, HOLDS, ""]
 
 
 # Wait-k ------------------------------------------------------------------------------------------
@@ -303,7 +303,7 @@ def test_one_stack_verdicts():
     for row in bleu:
         pairs = zip(bleu[row], wrong[row], strict=True)
         found |= by_seed(row, [{"bleu": own, "wrong": share} for own, share in pairs])
-    assert one_stack.verdicts_on(found, TWO) == ["", "", HOLDS]
-    assert one_stack.verdicts_on(found, PREFIX) == [HOLDS, HOLDS, HOLDS]
-    assert one_stack.verdicts_on(found, CAUSAL) == [FAILS, "", FAILS]
-    assert one_stack.verdicts_on(found, CHEAP) == [OPEN, "", OPEN]
+    assert verdicts_on(one_stack.RULES, found, TWO) == ["", "", HOLDS]
+    assert verdicts_on(one_stack.RULES, found, PREFIX) == [HOLDS, HOLDS, HOLDS]
+    assert verdicts_on(one_stack.RULES, found, CAUSAL) == [FAILS, "", FAILS]
+    assert verdicts_on(one_stack.RULES, found, CHEAP) == [OPEN, "", OPEN]

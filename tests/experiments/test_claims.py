@@ -18,7 +18,7 @@ from experiments.claims.saturation import _entropy, _ideal
 from experiments.claims.scaling_in_training import NOT_SCALED, SMALL_KEYS, helps_more
 from experiments.claims.smoothing import NO_SMOOTHING, UNSMOOTHED
 from experiments.claims.word_order import NO_POSITIONS
-from experiments.evidence import Probe, gather
+from experiments.evidence import answers
 from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN, of_two
 from tests.tables.test_statistics import line, lines_of, with_p
 from tests.tiny_runs import command, train
@@ -379,19 +379,18 @@ def test_the_page_shows_which_claims_were_not_run(tmp_path, monkeypatch):
     assert (tmp_path / "scaling.png").exists()
     before = (tmp_path / FILE).read_text()
     monkeypatch.setattr("experiments.claims.saturation._ideal", None)  # what is known is not asked
-    gather(tmp_path, few, jobs)
+    claims.findings(tmp_path, jobs)
     assert (tmp_path / FILE).read_text() == before
 
 
 def test_evidence_of_other_runs_is_refused_and_kept(tmp_path):
-    probes = [Probe("order", word_order.word_order, ("a",))]
     scale = Scale(write_empty(tmp_path))
     job = Job("claims", "a", 0, scale, {"data.source": "grammar", "seed": 0}, tmp_path / "gone")
     write_answers(tmp_path, [Answer("order", [digest_of(job.config())], {"same": 1.0})])
-    assert gather(tmp_path, probes, [job]) == {"order": {"same": 1.0}}
+    assert answers(tmp_path, {"order": ([job], word_order.word_order)}) == {"order": {"same": 1.0}}
     other = job._replace(overrides={**job.overrides, "model.num_layers": 5})
     with pytest.raises(RunError, match="'order' was recorded of runs with another config"):
-        gather(tmp_path, probes, [other])
+        answers(tmp_path, {"order": ([other], word_order.word_order)})
     assert read_answers(tmp_path)["order"].found == {"same": 1.0}
 
 

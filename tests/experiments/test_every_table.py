@@ -108,13 +108,6 @@ def test_contenders_have_as_many_parameters_and_training_flops(
         assert recorded[row].training_flops == pytest.approx(cost, rel=flops), row
 
 
-RATES_OF_SCORES = {
-    scores.name_of(score, d_k): rate
-    for score, own in scores.RATES.items()
-    for d_k, rate in zip((scores.NARROW, scores.WIDE), own, strict=True)
-}
-
-
 @pytest.mark.parametrize(
     ("experiment", "scale", "taken"),
     [
@@ -122,7 +115,7 @@ RATES_OF_SCORES = {
         (later_parts.EXPERIMENT, "small", later_parts.RATES),
         (one_stack.EXPERIMENT, "small", one_stack.RATES),
         (real_text.EXPERIMENT, "cores_en-it", real_text.RATES_OF_CORES),
-        (scores.EXPERIMENT, "small", RATES_OF_SCORES),
+        (scores.EXPERIMENT, "small", scores.RATES),
     ],
     ids=lambda value: getattr(value, "name", None),
 )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from experiments import digit_grids, own_text, pictures, speech, time_series
+from experiments import digit_grids, pictures, short_demo, speech, time_series
 from experiments.digit_grids import grid_of, grids, share_on_cells, text_of
 from experiments.pictures import CYRILLIC, drawn, in_cells, look_alike, noisy, swapped
 from experiments.speech import SPEAKERS, UNHEARD, Spoken, found_digits, samples_of, strings
@@ -306,9 +306,9 @@ def test_a_file_without_its_line_of_names_is_refused(tmp_path):
 
 
 def test_a_full_disk_leaves_no_half_file(tmp_path, monkeypatch):
-    own_text.write_split(tmp_path / "new", "a", {"en": ["x", 1], "de": ["y", 2]})
+    short_demo.write_split(tmp_path / "new", "a", {"en": ["x", 1], "de": ["y", 2]})
     assert (tmp_path / "new" / "a.de").read_text() == "y\n2\n"
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError):
-        own_text.write_split(tmp_path, "b", {"en": ["x"], "de": ["y"]})
+        short_demo.write_split(tmp_path, "b", {"en": ["x"], "de": ["y"]})
     assert [path.name for path in tmp_path.iterdir()] == ["new"]

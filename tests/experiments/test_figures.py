@@ -11,8 +11,13 @@ import pytest
 import sacrebleu
 
 from experiments import demo, figures, report
-from experiments.figures import learning_rates, position_products
-from experiments.figures_bleu import Bucket, bleu_by_length, bleu_figure
+from experiments.figures import (
+    Bucket,
+    bleu_by_length,
+    bleu_figure,
+    learning_rates,
+    position_products,
+)
 from tests import tiny_runs as runs
 from transformer_jax import api
 from transformer_jax.config.schema import Config

@@ -15,8 +15,10 @@ from experiments.judging import (
     Column,
     Rule,
     at,
+    claims,
     judged,
     means,
+    more,
     verdicts,
 )
 from experiments.monotonic import SAME, VERB
@@ -76,8 +78,8 @@ LINKED = {"error rates": {"0": {0: 0.06}}}
         (monotonic.RULES[0], GROUPS, (SAME, "exact"), 0.66, 0.64),
         (monotonic.RULES[1], GROUPS, (SAME, "exact"), 0.71, 0.69),
         (monotonic.RULES[1], GROUPS, (VERB, "exact"), 0.49, 0.51),
-        (monotonic.HELPED, GROUPS, (VERB, "exact"), 0.51, 0.49),
-        (alignment.SUFFICES, LINKED, ("error rates", "0", 0), 0.079, 0.081),
+        (monotonic.RULES[2], GROUPS, (VERB, "exact"), 0.51, 0.49),
+        (alignment.SUFFICES[0], LINKED, ("error rates", "0", 0), 0.079, 0.081),
         (hard_attention.ALIGNS, SOFT, ("error rate",), 0.1, 0.3),
         (hard_attention.LIKELIER, SOFT, ("nats per subword",), 0.5, 0.7),
     ],
@@ -91,7 +93,7 @@ def test_a_rule_looks_at_its_own_number_and_at_its_limit(rule, base, keys, holds
 
     def verdict(*values):
         found = by_seed("base", 3 * [base]) | by_seed("row", map(changed, values))
-        return rule.verdict(found, "row", "base")
+        return rule._replace(beside=("base",), rows=()).verdict(found, "row")
 
     noise = 0.0002, 0.0, -0.0002
     assert verdict(*(holds + own for own in noise)) == HOLDS
@@ -104,9 +106,12 @@ def test_a_rule_looks_at_its_own_number_and_at_its_limit(rule, base, keys, holds
 def test_a_table_has_a_line_for_each_row_and_verdicts_on_all_but_the_base():
     found = by_seed("base", [{"a": 1.0}, {"a": 2.0}]) | by_seed("row", [{"a": 5.0}, {"a": 6.01}])
     found["row", 7] = {"a": 30.0}  # the base row has no such seed
-    rule = Rule("it is more", at("a"), 1)
-    table = verdicts([rule, rule._replace(claim="by 9", limit=9.0)], found, ["base", "row"], "base")
+    rule = Rule("it is more", more(at("a")), 1, beside=("base",))
+    other = Rule("above 1", at("a"), 1, 1.0, rows=("base",))
+    table = verdicts([rule, rule._replace(claim="by 9", limit=9.0)], found, ["base", "row"])
     assert table[:2] == (["row", "it is more", "by 9"], [["row", HOLDS, FAILS]])
+    table = claims([rule._replace(rows=("row",)), other], found, "+.2f")
+    assert table.rows == [["it is more", HOLDS, "+4.00"], ["above 1", OPEN, "+1.50"]]
     columns = [Column("A", at("a"), ".1f"), Column("none", lambda found: None, ".1f")]
     assert means(columns, found, ["row"])[:2] == (["row", "A", "none"], [["row", "13.7", ""]])
     with_bleu = means(columns[:1], {}, ["row", "base"], [line("row", 0, 20.0)])

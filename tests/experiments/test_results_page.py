@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from experiments import results_page
-from experiments.overview import GROUPS, RESULTS, Bar, Compared, bars_of, overview
+from experiments.overview import GROUPS, RESULTS, Bar, bars_of, overview
 from experiments.results_page import BLOCK, PAGE, rendered
 from transformer_jax.errors import DataError
 from transformer_jax.reporting.page import Code, markdown_page
@@ -117,13 +117,13 @@ def recorded(folder: str, row: str, name: str = "bleu") -> dict[int, float]:
 
 def test_bars_are_differences_of_seeds():
     for group in GROUPS.values():
-        rows = {label: (one, row) for one in group for row, label in one.rows.items()}
+        rows = {label: (*one, row) for one, own in group.items() for row, label in own.items()}
         for bar in bars_of(RESULTS, group):
-            one, row = rows.get(bar.label) or rows[bar.label.removesuffix(" †")]
-            each = (recorded(one.folder, x, "training_flops") for x in (row, one.base))
+            folder, base_row, row = rows.get(bar.label) or rows[bar.label.removesuffix(" †")]
+            each = (recorded(folder, x, "training_flops") for x in (row, base_row))
             flops = [max(of_seeds.values()) for of_seeds in each]
             assert bar.label.endswith("†") == (flops[0] > 1.005 * flops[1] or "Muon" in row)
-            own, base = recorded(one.folder, row), recorded(one.folder, one.base)
+            own, base = recorded(folder, row), recorded(folder, base_row)
             assert bar.gaps == pytest.approx([own[seed] - base[seed] for seed in sorted(own)])
 
 
@@ -137,7 +137,7 @@ def test_the_largest_gain_comes_first_and_colors_follow_the_rule():
 
 def test_a_row_that_lacks_seeds_is_an_error():
     with pytest.raises(DataError, match="'recurrent' and 'base, pre-norm' lack two seeds"):
-        bars_of(RESULTS, [Compared("real_text/cores_en-it", "base, pre-norm", {"recurrent": ""})])
+        bars_of(RESULTS, {("real_text/cores_en-it", "base, pre-norm"): {"recurrent": ""}})
 
 
 def test_a_folder_without_results_is_named(tmp_path):

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from experiments import documents, languages, several_sources
-from experiments.debates import CONTROL, FLAT, JOINED, SPLITS, verdicts_on, ways, write_text
+from experiments.debates import CONTROL, FLAT, JOINED, RULES, SPLITS, ways, write_text
 from experiments.documents import Document, found_noun, of_other_gender, share_right, splits
 from experiments.judging import FAILS, HOLDS
 from experiments.languages import FOUR, LONG, ROWS, SPLIT, language_finder, of_directions
 from experiments.several_sources import WAYS, by_way, together
 from tests import tiny_runs as runs
-from tests.experiments.rows import by_seed, configs_of
+from tests.experiments.rows import by_seed, configs_of, verdicts_on
 from transformer_jax.config.data import DataConfig, slice_of
 from transformer_jax.decoding.lines import Translation
 from transformer_jax.decoding.scoring import Forced
@@ -208,9 +208,9 @@ def test_debates_verdicts():
     for row, bleu in own.items():
         pairs = zip(bleu, other.get(row, bleu), strict=True)
         found |= by_seed(row, [{"own": one, "random": another} for one, another in pairs])
-    assert verdicts_on(found, JOINED) == [HOLDS, HOLDS, HOLDS]
-    assert verdicts_on(found, FLAT)[1:] == [FAILS, FAILS]
-    assert verdicts_on(found, CONTROL) == [HOLDS, "", ""]
+    assert verdicts_on(RULES, found, JOINED) == [HOLDS, HOLDS, HOLDS]
+    assert verdicts_on(RULES, found, FLAT)[1:] == [FAILS, FAILS]
+    assert verdicts_on(RULES, found, CONTROL) == [HOLDS, "", ""]
 
 
 # Several languages -------------------------------------------------------------------------------

@@ -16,9 +16,9 @@ from experiments import (
 )
 from experiments.back_translation import ALL, FEW, SHUFFLED, TAGGED
 from experiments.bleu_objective import CONSTANT, MORE_TEXT
-from experiments.judging import FAILS, HOLDS, OPEN
+from experiments.judging import FAILS, HOLDS, OPEN, claims, scores_of
 from experiments.no_parallel_text import BY_WORD, CONTROL, FRENCH, NAMES, by_word
-from tests.experiments.rows import by_seed
+from tests.experiments.rows import by_seed, verdicts_on
 from tests.tables.test_statistics import line
 
 
@@ -28,17 +28,18 @@ def test_distillation_verdicts():
     for row, (beam, greedy) in bleu.items():
         others = {distillation.GREEDY: greedy, distillation.RATE: 1}
         found |= by_seed(row, [{distillation.BEAM: beam + x, **others} for x in (0, 0.1)])
-    assert distillation.verdicts_on(found, "both") == [HOLDS, HOLDS]
-    assert distillation.verdicts_on(found, "predictions") == [FAILS, FAILS]
+    assert verdicts_on(distillation.RULES, found, "both") == [HOLDS, HOLDS]
+    assert verdicts_on(distillation.RULES, found, "predictions") == [FAILS, FAILS]
 
 
 def test_back_translation_verdicts():
     beam = back_translation.BEAM
     bleu = {FEW: 20, beam: 28, TAGGED: 29, SHUFFLED: 15, ALL: 34}
     lines = [line(row, seed, own + 0.1 * seed) for row, own in bleu.items() for seed in (0, 1)]
-    assert back_translation.verdicts_on(lines, beam) == [HOLDS, HOLDS, ""]
-    assert back_translation.verdicts_on(lines, TAGGED) == [HOLDS, HOLDS, HOLDS]
-    assert back_translation.verdicts_on(lines, SHUFFLED) == [FAILS, FAILS, FAILS]
+    found = scores_of(lines)
+    assert verdicts_on(back_translation.RULES, found, beam) == [HOLDS, HOLDS, ""]
+    assert verdicts_on(back_translation.RULES, found, TAGGED) == [HOLDS, HOLDS, HOLDS]
+    assert verdicts_on(back_translation.RULES, found, SHUFFLED) == [FAILS, FAILS, FAILS]
 
 
 def test_noise_leaves_words_out_and_moves_them_a_little():
@@ -76,8 +77,8 @@ def test_bleu_objective_verdicts():
     for row, (chrf, draws) in others.items():
         same = {bleu_objective.CHRF: chrf, bleu_objective.DRAWS: draws}
         found |= by_seed(row, [{bleu_objective.BLEU: own, **same} for own in bleu[row]])
-    assert bleu_objective.verdicts_on(found, "risk") == [HOLDS, FAILS, HOLDS, HOLDS]
-    assert bleu_objective.verdicts_on(found, CONSTANT) == [OPEN, HOLDS, "", FAILS]
+    assert verdicts_on(bleu_objective.RULES, found, "risk") == [HOLDS, FAILS, HOLDS, HOLDS]
+    assert verdicts_on(bleu_objective.RULES, found, CONSTANT) == [OPEN, HOLDS, "", FAILS]
 
 
 def way_to_write(bleu, alone=10.0, together=100.0):
@@ -166,12 +167,13 @@ def found_of(seed: int) -> dict:
 def test_pruning_verdicts():
     found = {(pruning.ROW, seed): found_of(seed) for seed in (0, 1)}
     assert pruning.stays(found_of(0), pruning.ERRORS) == pytest.approx(-0.4)
-    *shares, aligning, neighbours = [verdict for _, verdict in pruning.verdicts(found)]
+    *shares, aligning, neighbours = [verdict for _, verdict in claims(pruning.RULES, found).rows]
     assert shares == [HOLDS] * 9 and (aligning, neighbours) == (HOLDS, FAILS)
     half = f"{pruning.LEAST}, half"
     further = {where: {**one, half: 80.0 + where[1]} for where, one in found.items()}
-    expected = [verdict for _, verdict in pruning.verdicts_further(further)]
+    expected = [verdict for _, verdict in claims(pruning.FURTHER_RULES, further).rows]
     assert expected == [HOLDS, HOLDS, OPEN, FAILS]
-    learned = {where: dict.fromkeys(pruning.GONE, 92.0) | {"half": 80.0} for where in found}
-    expected = [verdict for _, verdict in pruning.verdicts_learned(learned, found)]
+    learned = dict.fromkeys(pruning.GONE, 92.0) | {"half": 80.0}
+    both = {where: {**one, **learned} for where, one in found.items()}
+    expected = [verdict for _, verdict in claims(pruning.GATES_RULES, both).rows]
     assert expected == [HOLDS, FAILS, HOLDS]

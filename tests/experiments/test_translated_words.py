@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from experiments import copying, coverage, recurring_names
-from experiments.copying import COPY, HISTORY, INVENTED, KNOWN, SEPARATE, SOFTMAX, verdicts
+from experiments.copying import COPY, HISTORY, INVENTED, KNOWN, RULES, SEPARATE, SOFTMAX
 from experiments.coverage import counted, faults
-from experiments.judging import FAILS, HOLDS, OPEN
+from experiments.judging import FAILS, HOLDS, OPEN, claims
 from experiments.recurring_names import Mention, cached, documents, mentions
 from experiments.translations import bleu, scores, share_written, words_of
 from tests.experiments.rows import by_seed, job_in
@@ -169,7 +169,7 @@ def test_each_claim_on_copying_looks_at_its_own_numbers():
     found |= by_seed(HISTORY, map(evidence, (0.75, 0.80, 0.85)))
     found |= by_seed(SEPARATE, map(evidence, (0.85, 0.87, 0.89)))
     want = [FAILS, HOLDS, OPEN, FAILS, FAILS]
-    assert [verdict for _, verdict in verdicts(found)] == want
+    assert [verdict for _, verdict in claims(RULES, found).rows] == want
 
 
 # Recurring names ---------------------------------------------------------------------------------

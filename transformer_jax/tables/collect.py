@@ -177,13 +177,6 @@ class Evaluation(NamedTuple):
 NO_TRANSLATIONS = Evaluation([], math.nan, math.nan, "", "", None, None, None, None, None)
 
 
-def _is_trained(job: Job) -> bool:
-    """Whether a run was validated at its last step."""
-    last = job.config().train.steps
-    lines = read_metrics(job.folder) if (job.folder / FILE).exists() else []
-    return any(line["kind"] == "valid" and line["step"] == last for line in lines)
-
-
 def read_evaluation(job: Job) -> Evaluation | None:
     """The scores and translations of a run; None if its folder does not have them.
 
@@ -193,7 +186,9 @@ def read_evaluation(job: Job) -> Evaluation | None:
       DataError: a score is missing, or the translations are not as many as were scored.
     """
     if not job.config().data.sources:
-        return NO_TRANSLATIONS if _is_trained(job) else None
+        metrics = read_metrics(job.folder) if (job.folder / FILE).exists() else []
+        steps = [m["step"] for m in metrics if m["kind"] == "valid"]
+        return NO_TRANSLATIONS if job.config().train.steps in steps else None
     path = evaluation_file(job)
     if path is None:
         return None

@@ -90,12 +90,9 @@ def run_commands(
                 time.sleep(POLL_SECONDS)
             if running.returncode:
                 name = command[1] if command[0] == PACKAGE else command[0]
-                return f"`{name}` ended with {running.returncode}: {_last_words(job, process)}"
+                printed = log_file(job, process).read_text(encoding="utf-8", errors="replace")
+                return f"`{name}` ended with {running.returncode}: {last_line(printed)}"
     return ""
-
-
-def _last_words(job: Job, process: int) -> str:
-    return last_line(log_file(job, process).read_text(encoding="utf-8", errors="replace"))
 
 
 def last_line(text: str) -> str:

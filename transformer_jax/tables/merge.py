@@ -7,7 +7,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from transformer_jax.config.data import DataConfig
 from transformer_jax.errors import DataError, RunError, UserError
@@ -32,13 +31,9 @@ TextSums = Callable[[DataConfig, str], Mapping[str, str]]
 KINDS = {TRAIN: "training", VALID: "validation", SOURCES: "source", REFERENCES: "reference"}
 
 
-class Found(NamedTuple):
-    """A finished run of an archive."""
-
-    job: Job  # with its number of updates
-    files: Path  # its folder in the extracted archive
-    line: Line
-    pace: Pace | None
+# A finished run of an archive: its job with its number of updates, its folder in the extracted
+# archive, its line, and the number of updates of its row if it gets a time.
+Found = tuple[Job, Path, Line, Pace | None]
 
 
 def merge(
@@ -73,15 +68,15 @@ def merge(
         except UserError as error:
             # The folder is gone when the message is read.
             raise type(error)(str(error).replace(f"{folder}/", f"--merge={file}: ")) from None
-        for run in runs:
-            if not run.job.folder.exists():
-                with new_folder(run.job.folder) as whole:
-                    _copy(run.files, whole)
-            if run.pace is not None:
-                keep_pace(output.paces, run.pace)
-        named = [run.line._replace(revision=plan.revision, p={}) for run in runs]
+        for job, files, _, pace in runs:
+            if not job.folder.exists():
+                with new_folder(job.folder) as whole:
+                    _copy(files, whole)
+            if pace is not None:
+                keep_pace(output.paces, pace)
+        named = [line._replace(revision=plan.revision, p={}) for _, _, line, _ in runs]
         write_results(output.folder, [*read_results(output.folder), *named])
-        digests = {run.line.config_digest for run in runs}
+        digests = {line.config_digest for line in named}
         theirs = {name: one for name, one in answers.items() if digests.issuperset(one.configs)}
         if theirs:
             write_answers(output.folder, {**read_answers(output.folder), **theirs}.values())
@@ -143,7 +138,7 @@ def _checked(
                 f"{output.results.name} tells of: damaged. Copy the archive again."
             )
         _check_texts(files, job, scores, texts)
-        yield Found(job, files, line, pace)
+        yield job, files, line, pace
 
 
 def _check_files(files: Path, job: Job) -> None:

@@ -303,10 +303,6 @@ def unpack(folder: Path, to: Path, jobs: Sequence[Job], output: Output) -> tuple
             path.unlink()
     for one in plan.paces:
         keep_pace(output.paces, one)
-    return plan, _unpacked_jobs(jobs, plan, to)
-
-
-def _unpacked_jobs(jobs: Sequence[Job], plan: Plan, folder: Path) -> list[Job]:
     packed = {(one.row, one.seed): one for one in plan.jobs}
     found = []
     for job in [job for job in jobs if (job.row, job.seed) in packed]:
@@ -316,13 +312,13 @@ def _unpacked_jobs(jobs: Sequence[Job], plan: Plan, folder: Path) -> list[Job]:
                 f"{job.label} was packed for another config (digest {own.config}) than the "
                 "experiment has now. Pack it again."
             )
-        inside = {"data.path": folder / own.text, "vocabulary.path": folder / own.vocabulary}
+        inside = {"data.path": to / own.text, "vocabulary.path": to / own.vocabulary}
         for name, path in inside.items():
-            if not path.resolve().is_relative_to(folder.resolve()):
+            if not path.resolve().is_relative_to(to.resolve()):
                 raise DataError(f"{PLAN}: {name} of {job.label} is not in the pack: {path}.")
         paths = {name: str(path.absolute()) for name, path in inside.items()}
         found.append(job._replace(overrides={**job.overrides, **paths}))
-    return found
+    return plan, found
 
 
 @contextlib.contextmanager

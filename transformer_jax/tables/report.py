@@ -42,7 +42,14 @@ from transformer_jax.runs.evaluations import text_digest
 from transformer_jax.tables.collect import references, translations_of
 from transformer_jax.tables.experiment import Experiment, Job
 from transformer_jax.tables.launch import last_line
-from transformer_jax.tables.results import FILE, Line, read_results, without_p, write_results
+from transformer_jax.tables.results import (
+    FILE,
+    SCORES,
+    Line,
+    read_results,
+    without_p,
+    write_results,
+)
 from transformer_jax.tables.statistics import (
     METRICS,
     Counted,
@@ -53,8 +60,6 @@ from transformer_jax.tables.statistics import (
     text_of,
 )
 from transformer_jax.tables.texts import REFERENCES
-
-SCORES = ("bleu", "paper_bleu", "chrf")  # from 0 to 100; never on a log axis
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -347,7 +352,7 @@ def row_figure(
     axes.set_yticks(heights, [label(row) for row in known], fontsize=8)
     axes.set_ylim(len(known) - 0.5, -0.5)
     axes.set_xlabel(METRICS[name].label)
-    if name not in SCORES and is_wide(shown):
+    if name not in SCORES and is_wide(shown):  # scores are from 0 to 100
         use_log_axis(axes, "x")
     else:
         axes.locator_params(axis="x", nbins=7)

@@ -191,9 +191,10 @@ def make_table(
         columns += _columns(experiment, shown, lines, base, name, counted)
     if base is not None and any(head == METRICS["bleu"].label for head, *_ in columns):
         for name, label in P_COLUMNS.items():
-            p = [_p(lines, row, base, name) for row in shown]
-            if name == "bleu" or any(p):
-                columns.append([label, *p])
+            medians = [_median_p(lines, row, base, name) for row in shown]
+            if name == "bleu" or not all(map(math.isnan, medians)):
+                p = ["" if math.isnan(x) else f"{x:.3f}" for x in medians]
+                columns.append([label, *p])  # at least 1 / (RESAMPLES + 1)
         verdicts = [verdict(lines, shown, row, base) for row in shown]
         if any(verdicts):
             columns.append(["against base", *verdicts])
@@ -226,13 +227,8 @@ def _columns(
     return columns
 
 
-def _p(lines: Sequence[Line], row: str, base: str, name: str) -> str:
-    """The median of a row's p-values over the seeds; empty if there is none."""
-    median = _median_p(lines, row, base, name)
-    return "" if math.isnan(median) else f"{median:.3f}"  # at least 1 / (RESAMPLES + 1)
-
-
 def _median_p(lines: Sequence[Line], row: str, base: str, name: str) -> float:
+    """The median of a row's p-values over the seeds; NaN if there is none."""
     left_out = without_bleu(lines, row, base)  # earlier versions recorded 1.0 for them
     seeds = {line.seed for line in lines if line.row == base} - set(left_out)
     own = [
