@@ -123,8 +123,7 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
     if values["packed"]:
         plan, jobs = unpack(Path(values["packed"]), runs / "packed", jobs, output)
     if values["merge"]:
-        asked = " ".join(f"--{name}={values[name]}" for name in ("rows", "seeds") if values[name])
-        merge(Path(values["merge"]), jobs, output, minutes, asked)
+        _merge(jobs, values, output)
     unpaced, jobs = jobs, with_paces(jobs, output.paces, minutes)
     lines = read_results(output.folder)
     _check_times(lines, jobs, output, minutes)
@@ -200,6 +199,11 @@ def _prepare(experiment: Experiment, values: dict[str, Any], missing: Sequence[J
         check_packable(missing)
     if experiment.prepare and missing and not any(values[x] for x in (*READ_ONLY, "packed")):
         experiment.prepare()
+
+
+def _merge(jobs: Sequence[Job], values: dict[str, Any], output: Output) -> None:
+    asked = " ".join(f"--{name}={values[name]}" for name in ("rows", "seeds") if values[name])
+    merge(Path(values["merge"]), jobs, output, values["minutes"], asked)
 
 
 def _report(experiment: Experiment, values: dict[str, Any], output: Output, runs: Path) -> None:
