@@ -8,9 +8,10 @@ to know where a patch is?
 
 A picture is 3 x 3 digits of scikit-learn's 1,797 (8 x 8 pixels each), its text their names, row by
 row: "one nine four zero ...". Training has 6,000 pictures made of the first 1,400 digits, the test
-300 of the others. The rows are a model of 2 + 2 layers, d_model 128, patches of 4 x 4 pixels, 800
-updates: with sinusoids, with learned positions, and without any. The last one is the control: it
-cannot know the order, and must fail.
+300 of the others; validation has other pictures of the first 1,400, so that its perplexity does not
+tell how new digits are read. The rows are a model of 2 + 2 layers, d_model 128, patches of 4 x 4
+pixels, 800 updates: with sinusoids, with learned positions, and without any. The last one is the
+control: it cannot know the order, and must fail.
 
 A picture counts as read if all nine words are right. Attention points at a digit if, where it is
 written, most of the weight of the last layer (the mean of its heads) is on that digit's four

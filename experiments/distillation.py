@@ -9,11 +9,12 @@ its training text by heart; then its translations are the text. So there are als
 one half of the text each, which translate the half that they have not seen.
 
 The teacher is the model of configs/multi30k_fast.py after 1,500 updates, from English to German.
-The students have its encoder and one SSRU layer (Kim et al. 2019) of half its feed-forward network,
-and as many updates: on the text; on the teacher's translations (beam 4); on those of the other
-halves' teachers; on the text with the teacher's predictions, and with three times their weight; and
-on the other halves' translations with them. BLEU on test2016 by a beam of 4 and by greedy search,
-and the sentences that greedy search translates in a second, with the teacher's.
+The students have three encoder layers too, one SSRU layer (Kim et al. 2019), in both half of its
+feed-forward network, and as many updates: on the text; on the teacher's translations (beam 4); on
+those of the other halves' teachers; on the text with the teacher's predictions, and with three
+times their weight; and on the other halves' translations with them. BLEU on test2016 by a beam of 4
+and by greedy search, and the sentences that greedy search translates in a second, with the
+teacher's.
 
 The rules, written before the runs; all are about differences over seeds, by Student's t, p < 0.05.
 "It helps" holds for a row if its BLEU is higher than that of the student on the text, and does not

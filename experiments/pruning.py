@@ -150,7 +150,7 @@ def trained_further(job: Job) -> Evidence:
             own = {f"model.{key}": getattr(model, key) for key in ("num_heads", "d_k", "d_v")}
             own |= {"train.init_from": str(origin), "seed": job.seed}
             folder = Path(scratch, "further", name)
-            train(job.config_file, folder, {**FURTHER, **own})
+            train(job.config_file, folder, {**job.overrides, **FURTHER, **own})
             found[name] = bleu(load(folder).translate(sources), references)
     return found
 

@@ -11,8 +11,9 @@ The text is made of the recordings in spoken-digits (Free Spoken Digit Dataset, 
 digits of one speaker, one recording after the other, such as "three one four". Training has 4,000
 of five speakers, of their recordings 5 to 49; the tests are 400 of the same speakers' official test
 recordings, 0 to 4, and 400 of a sixth one, whom training never has. The rows are a model of 2 + 2
-layers, d_model 128, 40 mel bands, positions of 40 ms, 600 updates of about 36 strings;
-the scale `long` has 2,400 of the first row alone.
+layers, d_model 128, 40 mel bands, positions of 40 ms, 600 updates of about 36 strings; the scale
+`long` has 2,400 of the first row alone. The validation strings are others, of the same recordings
+as in training: their perplexity does not tell how a new recording is read.
 
 The word error rate is that of the best translation with a beam of 1. Where attention looks is
 measured on the right text of the first 100 test strings: the mean of the heads of the last layer.
