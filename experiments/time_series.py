@@ -69,7 +69,7 @@ BORDERS = (8_640, 11_520, 14_400)  # hours after which training, validation and 
 PATCH, STRIDE = 16, 8  # hours
 SMOOTHED = 25  # hours of DLinear's mean
 WINDOWS, STEPS, VALID_EVERY, SEEDS = 32, 1_500, 150, (0, 1, 2)
-PUBLISHED = {"NLinear": 0.374, "DLinear": 0.375, "encoder": 0.375}  # Zeng et al.; Nie et al.
+PUBLISHED = {"NLinear": "0.374", "DLinear": "0.375", "encoder": "0.375"}  # Zeng et al.; Nie et al.
 NLINEAR, DLINEAR, ENCODER, REPEATED = "NLinear", "DLinear", "encoder", "last value"
 DAILY, DAYS, DAY = "mean of the same hour, 7 days", 7, 24
 RATES = {NLINEAR: (5e-3, 1e-3), DLINEAR: (5e-3, 1e-3), ENCODER: (3e-3, 1e-3)}
@@ -277,9 +277,7 @@ def measure(series: Series, kept: Kept) -> None:
         return kept(label, lambda: train(name, series, rate, seed, order))
 
     past, future = windows(series.test, np.arange(count_of(series.test)))
-    days_NDH = past[:, -DAYS * DAY :].reshape(-1, DAYS, DAY)
-    daily_NT = np.tile(days_NDH.mean(1), (1, HORIZON // DAY))
-    for name, naive in ((REPEATED, past[:, -1:]), (DAILY, daily_NT)):
+    for name, naive in ((REPEATED, past[:, -1:]), (DAILY, same_hours(past))):
         kept(name, lambda naive=naive: (0.0, ((naive - future) ** 2).mean(), 0))
     for name in MODELS:
         first = {rate: trained(name, rate, SEEDS[0], as_it_is) for rate in RATES[name]}
@@ -288,6 +286,12 @@ def measure(series: Series, kept: Kept) -> None:
             trained(name, rate, seed, as_it_is)
         for seed in SEEDS if name != DLINEAR else ():  # its means depend on the order of hours
             trained(name, rate, seed, shuffled, SHUFFLED)
+
+
+def same_hours(past_NT: np.ndarray) -> np.ndarray:
+    """The mean of the same hour of the last days, for each day to come: `[series, HORIZON]`."""
+    days_NDH = past_NT[:, -DAYS * DAY :].reshape(-1, DAYS, DAY)
+    return np.tile(days_NDH.mean(1), (1, HORIZON // DAY))
 
 
 def label_of(name: str, rate: float, seed: int) -> str:
@@ -314,13 +318,10 @@ def rows_of(found: Mapping[str, Trained]) -> dict[str, Row]:
     """What the table shows: each row that was measured, at the learning rate that was chosen."""
     rows = {}
     for name in (*MODELS, *(name + SHUFFLED for name in MODELS)):
-        own = [
-            Row(
-                rate,
-                {seed: found[x] for seed in SEEDS if (x := label_of(name, rate, seed)) in found},
-            )
-            for rate in RATES[name.removesuffix(SHUFFLED)]
-        ]
+        own = []
+        for rate in RATES[name.removesuffix(SHUFFLED)]:
+            labels = {seed: label_of(name, rate, seed) for seed in SEEDS}
+            own.append(Row(rate, {seed: found[x] for seed, x in labels.items() if x in found}))
         best = max(own, key=lambda row: len(row.seeds))
         if len(best.seeds) > 1 or SHUFFLED in name and best.seeds:
             rows[name] = best
@@ -362,10 +363,9 @@ def parts_of(found: Mapping[str, Trained]) -> Iterator[Part]:
             cells.append([name, f"{found[name].test:.4f}", "", "", ""])
     for name, row in rows.items():
         spread = f" ± {statistics.stdev(row.errors):.4f}" if len(row.errors) > 1 else ""
-        published = f"{PUBLISHED[name]:.3f}" if name in PUBLISHED else ""
         steps = ", ".join(f"{one.step:.0f}" for one in row.seeds.values())
         error = f"{statistics.fmean(row.errors):.4f}{spread}"
-        cells.append([name, error, published, f"{row.rate:g}", steps])
+        cells.append([name, error, PUBLISHED.get(name, ""), f"{row.rate:g}", steps])
     yield Table(["row", "error, test", "published", "learning rate", "best steps"], cells)
 
 

@@ -11,9 +11,19 @@ import soundfile
 
 from experiments import digit_grids, pictures, short_demo, speech, time_series
 from experiments.digit_grids import grid_of, grids, share_on_cells, text_of
+from experiments.judging import FAILS
 from experiments.pictures import CYRILLIC, drawn, in_cells, look_alike, noisy, swapped
 from experiments.speech import SPEAKERS, UNHEARD, Spoken, found_digits, samples_of, strings
-from experiments.time_series import HORIZON, NLINEAR, PAST, Kept, Trained, count_of, read_series
+from experiments.time_series import (
+    HORIZON,
+    NLINEAR,
+    PAST,
+    SHUFFLED,
+    Kept,
+    Trained,
+    count_of,
+    read_series,
+)
 from tests.fixtures.cases import first_quick, full
 from transformer_jax.errors import DataError
 from transformer_jax.evaluation.attention import Attention
@@ -236,26 +246,34 @@ def test_training_keeps_the_best_step(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "line, encoder, want",
+    "line, encoder, shuffled, want",
     [
-        ([0.374, 0.375, 0.3745], [0.376, 0.377, 0.378], ["holds", "holds"]),
-        ([0.374, 0.375, 0.3745], [0.399, 0.400, 0.401], ["holds", "does not hold"]),
-        ([0.374, 0.375, 0.3745], [0.330, 0.331, 0.332], ["holds", "does not hold"]),
-        ([0.39, 0.391, 0.3905], [0.380, 0.385, 0.400], ["does not hold", "not decided"]),
-        ([0.374, 0.375], [], ["not run", "not run"]),
-        ([], [], ["not run", "not run"]),
+        ([0.374, 0.375, 0.3745], [0.376, 0.377, 0.378], [], ["holds", "holds", "not run"]),
+        ([0.374, 0.375, 0.3745], [0.399, 0.400, 0.401], [], ["holds", FAILS, "not run"]),
+        ([0.374, 0.375, 0.3745], [0.330, 0.331, 0.332], [0.34] * 3, ["holds", FAILS, "holds"]),
+        ([0.39, 0.391, 0.3905], [0.380, 0.385, 0.400], [0.3] * 3, [FAILS, "not decided", FAILS]),
+        ([0.374, 0.375], [], [], ["not run"] * 3),
+        ([], [], [], ["not run"] * 3),
     ],
 )
-def test_time_series_verdicts(line, encoder, want):
+def test_time_series_verdicts(line, encoder, shuffled, want):
     found = {"last value": Trained(0, 1.3, 0)}
-    for name, errors in ((NLINEAR, line), (time_series.ENCODER, encoder)):
-        worse, rate = time_series.RATES[name][:2]
+    encoders = {time_series.ENCODER: encoder, time_series.ENCODER + SHUFFLED: shuffled}
+    for name, errors in {NLINEAR: line, **encoders}.items():
+        worse, rate = time_series.RATES[name.removesuffix(SHUFFLED)][:2]
         for seed, error in enumerate(errors):
             found[time_series.label_of(name, rate, seed)] = Trained(0, error, 150)
             found[time_series.label_of(name, worse, 0)] = Trained(0, 9, 150)
     assert list(time_series.verdicts(time_series.rows_of(found)).values()) == want
     *_, table = time_series.parts_of(found)
-    assert len(table.rows) == 1 + bool(line) + bool(encoder)
+    assert len(table.rows) == 1 + bool(line) + bool(encoder) + bool(shuffled)
+
+
+def test_the_mean_of_a_day_is_that_of_each_hour():
+    hours = np.arange(PAST) % 24 + 100.0 * (np.arange(PAST) // 24)
+    days = [(PAST - 24 * n) // 24 - 1 for n in range(7)]
+    want = [hour % 24 + 100 * np.mean(days) for hour in range(HORIZON)]
+    np.testing.assert_allclose(time_series.same_hours(hours[None]), [want])
 
 
 def test_what_was_measured_is_not_measured_again(tmp_path):
