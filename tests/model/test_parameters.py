@@ -20,6 +20,7 @@ from transformer_jax.model.attention.scores import SCORES
 from transformer_jax.model.axes import DISTANCES, FEATURES, HEADS, HIDDEN, KEY_HEADS
 from transformer_jax.model.layers.feed_forward import NETWORK
 from transformer_jax.model.outputs.choices import OUTPUTS
+from transformer_jax.model.outputs.ctc import PARAMETERS as CTC
 from transformer_jax.model.parameters import abstract_params, init_params
 from transformer_jax.model.positions.biases import POSITION_BIASES
 from transformer_jax.model.positions.choices import POSITIONS
@@ -106,6 +107,7 @@ TABLES = {
     "gate": GATE,
     "gains": GAINS,
     "network": NETWORK,
+    "ctc": CTC,
     **{
         name: kind.by_query.parameters(ModelConfig())
         for name, kind in POSITIONS.items()
@@ -139,7 +141,7 @@ def test_axes_are_named_by_what_their_sizes_are():
 
 HEADS_, D_K, D_MODEL, ENCODED, PLACES = 40, 50, 70, 80, 41
 AXES = {"heads": HEADS_, "key_heads": 20, "d_k": D_K, "d_v": 60, "d_model": D_MODEL}
-AXES |= {"encoded": ENCODED, "distances": PLACES, "buckets": 32, "neighbors": 3}
+AXES |= {"encoded": ENCODED, "distances": PLACES, "buckets": 32, "neighbors": 3, "states": 3}
 AXES |= {"coverage": 10, "gates": 30, "hidden": D_MODEL}
 
 
@@ -182,6 +184,7 @@ NEUTRAL = {
         ("coverage_embedding", "from_source_word", 0.0, (2 / HEADS_ / (D_MODEL + 10)) ** 0.5),
         ("copy", "copy_gate", 0.0, 0.02),
         ("history", "history_query", 0.0, D_MODEL**-0.5),
+        ("ctc", "states", 0.0, ENCODED**-0.5),
         ("marginal", "marginal_context", 0.0, (2 / (ENCODED + D_MODEL)) ** 0.5),
     ],
 )

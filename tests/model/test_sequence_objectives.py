@@ -109,8 +109,11 @@ def drawn():
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def log_probabilities(model, params, drawn):
-    """Log probabilities of all draws, each in a batch of one row: `[rows, draws]`."""
+def log_probabilities(model, params, drawn, of_limit=1.0):
+    """Log probabilities of all draws, each in a batch of one row: `[rows, draws]`.
+
+    That of an EOS at the limit, which is not drawn, counts `of_limit` times.
+    """
 
     def of_row(row):
         source = jax.tree.map(lambda x: jnp.repeat(x[row : row + 1], DRAWS, 0), BATCH.src)
@@ -120,7 +123,8 @@ def log_probabilities(model, params, drawn):
         given = jnp.pad(ids, ((0, 0), (1, 0)), constant_values=2)[:, :-1]
         target = Packed(given, real, jnp.broadcast_to(places, ids.shape))
         log_p = jax.nn.log_softmax(model.apply({"params": params}, source, target))
-        return (jnp.take_along_axis(log_p, ids[..., None], -1)[..., 0] * real).sum(1)
+        counted = real * jnp.where(places < ids.shape[1] - 1, 1.0, of_limit)
+        return (jnp.take_along_axis(log_p, ids[..., None], -1)[..., 0] * counted).sum(1)
 
     return jnp.stack([of_row(row) for row in range(len(drawn.ids))])
 
@@ -154,8 +158,8 @@ def gradients(drawn):
         compute = functools.partial(accumulated_gradients, loss_fn, micro_batches=1)
         return jax.jit(compute)(params, batch, jax.random.key(1))
 
-    def weighted(params, found, weights):
-        return (weights * log_probabilities(model, params, found)).sum()
+    def weighted(params, found, weights, of_limit):
+        return (weights * log_probabilities(model, params, found, of_limit)).sum()
 
     return of_loss, of_loss(None), jax.jit(jax.grad(weighted))
 
@@ -178,7 +182,8 @@ def test_the_loss_adds_the_cost_and_the_gradient_of_weighted_log_probabilities(
     costs, slopes = ON_DRAWS[name](rewards, found.log_probs, exist, 0.5)
 
     got, sums = of_loss(found, **{name: 3.0})
-    by_hand = of_weighted(params, found, 3.0 * subwords[:, None] * slopes)
+    assert (found.lengths == found.ids.shape[-1]).any()
+    by_hand = of_weighted(params, found, 3.0 * subwords[:, None] * slopes, float(name == "risk"))
     want = jax.tree.map(np.add, plain, by_hand)
     assert relative_error(*(jax.flatten_util.ravel_pytree(x)[0] for x in (got, want))) < 1e-5
     assert float(sums.auxiliary[name]) == pytest.approx(3 * float(subwords @ costs), rel=1e-5)

@@ -27,9 +27,8 @@ from transformer_jax.text.vocabulary import BOS
 BLANK = BOS  # no translation contains it
 STATES = 3  # of a source position
 IMPOSSIBLE = -1e30  # a log probability; -inf has no gradient
-PARAMETERS = {
-    "states": Parameter(nn.initializers.lecun_normal(), ("encoded", "states", "d_model"), summed=1)
-}
+FROM_ENCODED = nn.initializers.lecun_normal(in_axis=0, out_axis=(1, 2))
+PARAMETERS = {"states": Parameter(FROM_ENCODED, ("encoded", "states", "d_model"), summed=1)}
 
 
 def ctc(

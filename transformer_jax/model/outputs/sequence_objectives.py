@@ -154,7 +154,8 @@ def of_draws(name: str) -> Sums:
         cost_and_slopes = ON_DRAWS[name]
         cost_B, slope_BS = cost_and_slopes(reward_BS, drawn.log_probs, exist_BS, settings.sharpness)
         cost = (subwords_B * cost_B).sum()
-        slope = _weighted_log_probability(model, batch, subwords_B[:, None] * slope_BS, settings)
+        weight_BS = subwords_B[:, None] * slope_BS
+        slope = _weighted_log_probability(model, batch, weight_BS, settings, name != RISK)
         # Its value is the cost, its gradient that of the weighted log probabilities.
         own = slope + jax.lax.stop_gradient(cost - slope)
         weighted = dict(settings.auxiliary)[name] * own
@@ -170,9 +171,12 @@ def is_new(drawn: Drawn) -> Array:
 
 
 def _weighted_log_probability(
-    model: Any, batch: Batch, weight_BS: Array, settings: LossSettings
+    model: Any, batch: Batch, weight_BS: Array, settings: LossSettings, only_drawn: bool
 ) -> Array:
-    """sum_s w_s log p(y_s | x) over all rows and draws, without dropout."""
+    """sum_s w_s log p(y_s | x) over all rows and draws, without dropout.
+
+    With `only_drawn` the EOS at the limit does not count: whatever the model says, it is there.
+    """
     drawn = batch.drawn
     assert drawn is not None
     draws = weight_BS.shape[1]
@@ -188,4 +192,6 @@ def _weighted_log_probability(
     x, watched = model.decode(encoded, source, shifted)
     given = model.given(watched, encoded, source, shifted)
     weights = jnp.where(target.segments != 0, -weight_BS.reshape(-1, 1), 0.0)
+    if only_drawn:
+        weights = weights.at[:, -1].set(0.0)
     return model.out().weighted_loss(x, given, (ids, weights), settings)
