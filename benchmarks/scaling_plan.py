@@ -8,6 +8,7 @@ and the time of a step by the rates below. See docs/scaling.md. A compilation ta
 minutes on two cores; with --cache it is not made again.
 """
 
+import hashlib
 import json
 import math
 import sys
@@ -17,13 +18,14 @@ from typing import Any, NamedTuple
 
 import jax
 
+from benchmarks import hlo
 from benchmarks.gpu_plan import SIZES, device_mesh
 from benchmarks.hlo import KINDS, Collective, collectives
 from benchmarks.turns import markdown
 from transformer_jax.config.files import load_config
 from transformer_jax.errors import UserError
 from transformer_jax.model.sides.embeddings import padded_vocabulary
-from transformer_jax.reporting.provenance import revision
+from transformer_jax.tables.pack import code_digest
 from transformer_jax.training.cost import DEVICE_PEAKS, training_flops
 from transformer_jax.training.program import BatchShape, compile_program
 from transformer_jax.use.command_line import Flag, exit_status, parse_experiment
@@ -35,7 +37,7 @@ ROWS = 32  # of a device
 FLAGS = (
     Flag("sizes", str, "NAMES", f"of {', '.join(SIZES)}", default=",".join(SIZES)),
     Flag("devices", str, "NUMBERS", "numbers of devices", default="1,8,64"),
-    Flag("cache", str, "FILE", "JSON; its steps of this revision are not compiled again"),
+    Flag("cache", str, "FILE", "JSON; its steps of this code are not compiled again"),
 )
 
 Axes = tuple[int, int, int]  # sizes of the mesh's axes data, fsdp and tensor
@@ -168,7 +170,8 @@ def cached(file: str | None, size: str, axes: Axes) -> Plan:
     """Reads the plan from the cache's file, or measures it and writes it there."""
     cache = Path(file) if file else None
     known = json.loads(cache.read_text()) if cache and cache.exists() else {}
-    name = f"{size} {axes}, JAX {jax.__version__}, {ROWS} rows of {ROW_LENGTH}, {revision()}"
+    code = f"{code_digest()} {hashlib.sha256(Path(hlo.__file__).read_bytes()).hexdigest()[:12]}"
+    name = f"{size} {axes}, JAX {jax.__version__}, {ROWS} rows of {ROW_LENGTH}, {code}"
     if name not in known:
         print(f"compiling {name}", file=sys.stderr, flush=True)
         known[name] = measure(size, axes)

@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from experiments.figures import made_by
 from experiments.short_demo import data_file
-from transformer_jax.config.data import code
+from transformer_jax.config.texts import code
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.reporting.page import Code, Heading, Part, Table, Text, write_report
 from transformer_jax.text.hmm_aligner import hmm_alignments

@@ -11,6 +11,7 @@ from transformer_jax.api import load
 from transformer_jax.commands import score as command
 from transformer_jax.commands.score import score
 from transformer_jax.decoding.scoring import Forced
+from transformer_jax.errors import ConfigError
 from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.use.loading import load_model
 
@@ -154,3 +155,8 @@ def test_unlikely_translations_are_tried_the_other_way_round(monkeypatch):
         monkeypatch.setattr(command, "UNLIKELY", limit)
         assert runs.command("score", *flags) == 0
         assert len(tried) == times
+
+
+def test_a_loaded_run_keeps_what_it_was_trained_with():
+    with pytest.raises(ConfigError, match=r"model\.score is of training: a trained model keeps it"):
+        load_model("runs/any", overrides={"model.score": "dot"})

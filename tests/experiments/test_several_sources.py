@@ -14,7 +14,8 @@ from experiments.languages import FOUR, LONG, ROWS, SPLIT, language_finder, of_d
 from experiments.several_sources import WAYS, by_way, together
 from tests import tiny_runs as runs
 from tests.experiments.rows import by_seed, configs_of, verdicts_on
-from transformer_jax.config.data import DataConfig, slice_of
+from transformer_jax.config.data import DataConfig
+from transformer_jax.config.texts import slice_of
 from transformer_jax.decoding.lines import Translation
 from transformer_jax.decoding.scoring import Forced
 from transformer_jax.evaluation.attention import Attention

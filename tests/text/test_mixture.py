@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from tests import tiny_runs as runs
-from transformer_jax.config.data import DataConfig, Text
+from transformer_jax.config.data import DataConfig
+from transformer_jax.config.texts import Text
 from transformer_jax.errors import DataError
 from transformer_jax.text.corpora import open_corpus
 from transformer_jax.text.mixture import MixedCorpus, plain_corpora, plain_parts
@@ -174,6 +175,9 @@ def test_decode_to_names_the_target_of_a_run_without_directions():
     assert tagged.between("test") == tagged.between("c@zh") == ("en", "zh")
     marked = dataclasses.replace(data, tgt="de", train=("a@bt",), test=("c@med",))
     assert marked.between("test") == marked.between("", "bt") == ("en", "de")
+    assert marked.between("", "fra") == ("en", "fra")  # as an imported model of several may
+    regional = dataclasses.replace(marked, tgt="zh-TW")
+    assert regional.between("test") == ("en", "zh-TW")
 
 
 def test_the_languages_of_a_split_are_those_of_its_texts():

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from transformer_jax.config.data import Text, slice_of
+from transformer_jax.config.texts import Text, slice_of
 from transformer_jax.decoding.lines import GROUP_LINES, LineTranslator
 from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.files import is_there, read_json, write_atomically

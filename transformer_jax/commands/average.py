@@ -19,7 +19,7 @@ SETTLE_SECONDS = 1.0  # time for a deletion to end
 
 
 def average(workdir: str, last: int = 5) -> Path:
-    """Averages the parameters of a run's last checkpoints, for --checkpoint=average.
+    """Averages the parameters of a run's `last` checkpoints, for --checkpoint=average.
 
     Returns:
       The average's folder, WORKDIR/averages/STEP-lastK.
@@ -45,8 +45,10 @@ def average(workdir: str, last: int = 5) -> Path:
             gone = sorted(set(steps) - set(committed_steps(run.checkpoints)))
             if not gone:
                 raise
-        deleted = f"checkpoint {gone[0]} was deleted while it was averaged: a `train` in "
-        deleted += f"{run.path} keeps only its last ones (train.keep_last)"
+        deleted = (
+            f"checkpoint {gone[0]} was deleted while it was averaged: a `train` in {run.path} "
+            "keeps only its last ones (train.keep_last)"
+        )
         if is_again:
             raise RunError(
                 f"{deleted}. Call `average` when that `train` has ended, or with a smaller --last."

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import jax
 
 from transformer_jax import __version__
-from transformer_jax.config.data import Text, directed
 from transformer_jax.config.schema import Config
+from transformer_jax.config.texts import Text, directed
 from transformer_jax.decoding.lines import LineTranslator
 from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.evaluation.bleu import Scores, as_dict, format_scores, score

@@ -12,9 +12,10 @@ import numpy as np
 from transformer_jax import __version__
 from transformer_jax.api import Run
 from transformer_jax.config.changes import with_values
-from transformer_jax.config.data import DataConfig, code
+from transformer_jax.config.data import DataConfig
 from transformer_jax.config.decode import DecodeConfig
 from transformer_jax.config.schema import Config
+from transformer_jax.config.texts import code
 from transformer_jax.decoding.lines import banned_ids
 from transformer_jax.decoding.scoring import check_one_by_one
 from transformer_jax.errors import ConfigError, DataError, UserError

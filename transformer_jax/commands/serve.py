@@ -8,7 +8,7 @@ from typing import Any
 
 from transformer_jax import allocator
 from transformer_jax.api import Run
-from transformer_jax.config.data import code
+from transformer_jax.config.texts import code
 from transformer_jax.errors import ConfigError, UserError
 from transformer_jax.serving.answers import answer_all, model_of
 from transformer_jax.serving.asked import Asked, Limits

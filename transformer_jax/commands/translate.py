@@ -57,8 +57,10 @@ def translate(
         UTF-8.
     """
     if simultaneous:
-        given: dict[str, Any] = {"n_best": n_best != 1, "scores": scores, "sample": sample}
-        given |= {
+        given = {
+            "n_best": n_best != 1,
+            "scores": scores,
+            "sample": sample,
             "engine": engine,
             "length_penalty": length_penalty,
             "coverage_penalty": coverage_penalty,

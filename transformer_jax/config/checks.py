@@ -5,11 +5,12 @@ import importlib
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from transformer_jax.config.data import DataConfig, Text
+from transformer_jax.config.data import DataConfig
 from transformer_jax.config.decode import PARALLEL, DecodeConfig
 from transformer_jax.config.keys import Key
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import KEYS, Config, value_at
+from transformer_jax.config.texts import Text
 from transformer_jax.config.train import TrainConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.kinds import fits

@@ -2,12 +2,11 @@
 
 import dataclasses
 import itertools
-import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator
 
 from transformer_jax.config.keys import key
+from transformer_jax.config.texts import Text, code, overlap
 
 # What reads some of the keys.
 FOLDERS = ("data.source=files", "data.source=parquet", "data.source=tfds")
@@ -17,58 +16,9 @@ TEXT_ONLY = ("data.directions", "data.context", "data.alignments", "vocabulary.s
 LONGEST = 1_000_000
 MOST_TIMES = 1_000  # that an epoch has a pair
 GRAMMAR = (["de", "en"], ["de"], ["en"])  # languages of the built-in corpus, source and target
-SLICE = re.compile(r"(.+)\[(\d*):(\d*)\]")  # some of a stem's pairs, as in TFDS: train[:5000]
 DIRECTION = re.compile(r"(\w+)-(\w+)")
-TEXT = re.compile(r"(.+?)(?::(\w+-\w+))?(?:@(\w+))?(?:\*(\d+(?:\.\d+)?))?")
-
-
-class Text(NamedTuple):
-    """A text of data.train, data.valid or data.test: STEM:SRC-TGT@TAG*WEIGHT, or less of it."""
-
-    stem: str  # with its slice
-    direction: str = ""  # "": each of data.directions
-    tag: str = ""  # its source lines begin with >>TAG<<
-    weight: float = 1.0  # how many times an epoch has each of its pairs
-
-    @classmethod
-    def of(cls, given: str) -> "Text":
-        """The text that a config names."""
-        found = TEXT.fullmatch(given)
-        if found is None:  # it is refused where the config is checked
-            return cls(given)
-        return cls(found[1], found[2] or "", found[3] or "", float(found[4] or 1))
-
-    @property
-    def name(self) -> str:
-        """What a config calls it, without the weight."""
-        direction = f":{self.direction}" if self.direction else ""
-        return f"{self.stem}{direction}" + (f"@{self.tag}" if self.tag else "")
-
-
-def directed(texts: Iterable[Text], directions: Sequence[str]) -> Iterator[Text]:
-    """Each text once in every direction, or in its own; without directions as it is."""
-    for text in texts:
-        for direction in (text.direction,) if text.direction else directions or ("",):
-            yield text._replace(direction=direction)
-
-
-def code(name: str) -> str:
-    """What a source line begins with that has this target language or tag, as in OPUS-MT."""
-    return f">>{name}<<"
-
-
-def slice_of(stem: str) -> tuple[str, int, float]:
-    """A stem without its slice, the first pair of the slice, and the one after its last."""
-    found = SLICE.fullmatch(stem)
-    if found is None:
-        return stem, 0, math.inf
-    return found[1], int(found[2] or 0), float(found[3]) if found[3] else math.inf
-
-
-def overlap(stem: str, other: str) -> bool:
-    """Whether two stems, with or without slices, share pairs."""
-    (one, first, last), (another, start, end) = slice_of(stem), slice_of(other)
-    return one == another and max(first, start) < min(last, end)
+LANGUAGE = re.compile(r"[a-z]{2,3}([-_]\w+)?")
+SEVERAL = ("mul", "tgt")  # names of a target that is one of several languages
 
 
 @dataclasses.dataclass(frozen=True)
@@ -282,10 +232,14 @@ class DataConfig:
         given = [one.direction for one in texts]
         into = [one for one in self.directions if not text and one.endswith(f"-{to}")]  # of lines
         directions = given if given and all(given) else into or self.directions
-        if not directions:  # a tag may name the target language, such as zh where tgt is mul
+        if not directions:
             tag = to or "+".join({one.tag for one in texts})
-            one = re.fullmatch("[a-z]{2}", self.tgt) or not re.fullmatch(r"[a-z]{2,3}(_\w+)?", tag)
-            return self.src, self.tgt if one else tag
+            # Lines are wanted in `to`, unless it is a mark of the run's text, such as bt. A mark
+            # names a language if the target is one of several.
+            is_asked = tag == to and code(tag) not in self.codes
+            is_several = not LANGUAGE.fullmatch(self.tgt) or self.tgt in SEVERAL
+            is_language = LANGUAGE.fullmatch(tag) and (is_asked or is_several)
+            return self.src, tag if is_language else self.tgt
         src, tgt = zip(*(one.split("-") for one in directions), strict=True)
         return "+".join(dict.fromkeys(src)), "+".join(dict.fromkeys(tgt))
 

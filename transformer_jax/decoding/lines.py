@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from transformer_jax.config.data import code
 from transformer_jax.config.decode import DecodeConfig
+from transformer_jax.config.texts import code
 from transformer_jax.decoding.generators import GENERATORS
 from transformer_jax.decoding.scoring import Forced, forced_scores
 from transformer_jax.decoding.translator import Translator

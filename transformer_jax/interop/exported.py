@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformer_jax.config.data import code
 from transformer_jax.config.schema import KEYS, Config
+from transformer_jax.config.texts import code
 from transformer_jax.errors import UserError
 from transformer_jax.text.vocabulary import TableVocabulary, Vocabulary
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.config.data import code
+from transformer_jax.config.texts import code
 from transformer_jax.errors import UserError
 from transformer_jax.interop.block import to_block
 from transformer_jax.interop.exported import Exported, require_supported

@@ -173,11 +173,12 @@ def placed(mesh: Mesh, model: Predictor) -> Iterator[None]:
     A name is left out if the mesh does not divide the model's axes of that name.
     """
     # On one device there is nothing to divide, and constraints would only take compile time.
-    sizes = axis_sizes(model) if mesh.size > 1 else {}
+    table = TABLE if mesh.size > 1 else {}
+    sizes = axis_sizes(model) if table else {}
     divided = [
         (name, where)
-        for name, where in TABLE.items()
-        if mesh.size > 1 and all(size % ways(name, mesh) == 0 for size in sizes.get(name, ()))
+        for name, where in table.items()
+        if all(size % ways(name, mesh) == 0 for size in sizes.get(name, ()))
     ]
     with jax.set_mesh(mesh), nn.logical_axis_rules(divided):
         yield

@@ -142,18 +142,23 @@ def _find(run: RunFolder, which: str) -> Path:
             log.warning("%s is gone; using the one of step %d", gone, steps[-1])
         return run.checkpoints / str(steps[-1])
     if which == "best":
-        folders = [run.checkpoints / str(step) for step in steps]
-        scores = [None if unreadable_score(f) else score_of(f) for f in folders]
-        if scores == [None] * len(scores):
-            log.warning("%s: no checkpoint has a validation score; the newest is used", run.path)
-        # The newest of equal scores. NaN counts as the lowest: `max` would keep one that is first.
-        ranks = [(-math.inf if s is None or math.isnan(s) else s, n) for n, s in enumerate(scores)]
-        return folders[max(ranks)[1]]
+        return _best(run, steps)
     if re.fullmatch("[0-9]{1,18}", which) and int(which) in steps:
         return run.checkpoints / str(int(which))
     names = ["average", *sorted(named)] if named else []
     known = ", ".join(["latest", "best", *names, *map(str, steps)])
     raise RunError(f"{run.path}: --checkpoint={which} is not there. Valid: {known}.")
+
+
+def _best(run: RunFolder, steps: list[int]) -> Path:
+    """The checkpoint with the highest validation score; of equal scores, or of none, the newest."""
+    folders = [run.checkpoints / str(step) for step in steps]
+    scores = [None if unreadable_score(f) else score_of(f) for f in folders]
+    if scores == [None] * len(scores):
+        log.warning("%s: no checkpoint has a validation score; the newest is used", run.path)
+    # NaN counts as the lowest score: `max` would keep a NaN that comes first.
+    ranked = [(-math.inf if s is None or math.isnan(s) else s, at) for at, s in enumerate(scores)]
+    return folders[max(ranked)[1]]
 
 
 def saved_steps(run: RunFolder) -> list[int]:

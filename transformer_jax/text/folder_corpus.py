@@ -9,7 +9,8 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from transformer_jax.config.data import SLICE, DataConfig, slice_of
+from transformer_jax.config.data import DataConfig
+from transformer_jax.config.texts import SLICE, slice_of
 from transformer_jax.errors import DataError
 from transformer_jax.text.by_position import Joined, Selected, sample_indices
 from transformer_jax.text.sources import in_one_line

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from transformer_jax.config.data import DIRECTION, DataConfig, Text, code, directed, overlap
+from transformer_jax.config.data import DIRECTION, DataConfig
+from transformer_jax.config.texts import Text, code, directed, overlap
 from transformer_jax.errors import DataError
 from transformer_jax.text.by_position import ByPosition, Joined, Selected, items_of
 from transformer_jax.text.documents import InDocuments

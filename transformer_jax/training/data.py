@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from transformer_jax.config.data import code
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import Config
+from transformer_jax.config.texts import code
 from transformer_jax.config.train import TrainConfig
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.model.outputs.back_translation import BACK_TRANSLATION, check_two_codes

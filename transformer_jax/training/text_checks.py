@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from transformer_jax.config.data import DataConfig, Text, directed, overlap, slice_of
+from transformer_jax.config.data import DataConfig
+from transformer_jax.config.texts import Text, directed, overlap, slice_of
 from transformer_jax.errors import DataError
 from transformer_jax.model.outputs.ctc import STATES
 from transformer_jax.model.outputs.mask_predict import LENGTHS

@@ -14,9 +14,9 @@ import jax
 from transformer_jax.compilation import keep_compiled_programs
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.checks import check
-from transformer_jax.config.data import Text, code
 from transformer_jax.config.decode import DecodeConfig
 from transformer_jax.config.schema import Config
+from transformer_jax.config.texts import Text, code
 from transformer_jax.decoding.generators import check_n_best
 from transformer_jax.decoding.lines import LineTranslator, banned_ids
 from transformer_jax.decoding.parallel import translator_for
@@ -36,6 +36,7 @@ from transformer_jax.text.vocabulary import Vocabulary, load_vocabulary
 
 NO_OVERRIDES: Mapping[str, Any] = MappingProxyType({})
 log = logging.getLogger(__name__)
+TRAINED_WITH = ("model.", "train.", "vocabulary.")  # sections that a trained model keeps
 TRAINED_ON = ("train", "valid")  # the splits whose fingerprints a run records
 
 
@@ -128,12 +129,14 @@ def load_model(
       checkpoint: "latest", "best", "average", a step, or an average's name, such as "40-last5".
       beam_size, length_penalty, coverage_penalty: keys of `decode`; None: the run's.
       n_best: hypotheses per sentence, at most the beam size.
-      overrides: dotted keys and their values, in place of the run's.
+      overrides: dotted keys of `decode`, `data` or `mesh` and their values, in place of the run's.
 
     Raises:
       UserError: a folder has no run or no such checkpoint, a setting is out of range, or the runs'
         vocabularies differ.
     """
+    if kept := [name for name in overrides if name.startswith(TRAINED_WITH)]:
+        raise ConfigError(f"{kept[0]} is of training: a trained model keeps it. Leave it out.")
     runs = [RunFolder(folder) for folder in ([workdir] if isinstance(workdir, str) else workdir)]
     flags = {
         "decode.beam_size": beam_size,
