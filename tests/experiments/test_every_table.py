@@ -1,6 +1,7 @@
 """What holds for every experiment: its page without runs, its comparisons and rates; sweeps."""
 
 import importlib
+import shutil
 import sys
 from pathlib import Path
 
@@ -27,8 +28,10 @@ from tests.tables.test_statistics import line
 from transformer_jax.config.files import load_config, override_texts
 from transformer_jax.config.schema import KEYS, value_at
 from transformer_jax.errors import ConfigError
-from transformer_jax.reporting.page import Table
+from transformer_jax.reporting.page import Table, markdown_table
+from transformer_jax.tables import command
 from transformer_jax.tables.experiment import make_jobs
+from transformer_jax.tables.report import Output
 from transformer_jax.tables.results import read_results, write_results
 
 RECORDED = Path(__file__).parents[2] / "docs" / "results"
@@ -59,6 +62,32 @@ def test_a_page_without_runs_has_every_row_and_no_verdict(name, tmp_path, monkey
     assert {*cells} <= {NOT_RUN, ""}
     shown = {row[0] for table in (verdicts, *others) for row in table}
     assert shown >= {*experiment.rows, *OTHER_ROWS.get(name, [])}
+
+
+OTHERS = ("claims", "gold_alignment", "later_parts", "rates", "real_text", "scores")
+FINDINGS = sorted(
+    file.parent.relative_to(RECORDED)
+    for file in RECORDED.glob("*/*/results.jsonl")
+    if file.parent.parent.name in {*VERDICTS, *OTHERS}
+)
+
+
+@pytest.mark.parametrize("table", FINDINGS, ids=str)
+def test_the_recorded_page_has_the_verdicts_of_the_recorded_results(table, tmp_path):
+    """So a rule that changes its sign, limit or row is seen, wherever the record tells."""
+    name, scale = table.parts
+    for other in {*RECORDED.iterdir()} - {RECORDED / name}:  # which a page may read too
+        (tmp_path / other.name).symlink_to(other)
+    shutil.copytree(RECORDED / name, tmp_path / name)
+    experiment = importlib.import_module(f"experiments.{name}").EXPERIMENT
+    values = {"scale": scale, "overrides": {}, "minutes": experiment.scales[scale].minutes}
+    output = Output(tmp_path / table)
+    jobs = command._table(experiment, values, output, tmp_path / "runs")
+    page = (RECORDED / table / "table.md").read_text(encoding="utf-8")
+    tables = [one for one in experiment.findings(output.folder, jobs) if isinstance(one, Table)]
+    assert tables
+    for one in tables:
+        assert markdown_table(one.head, one.rows) in page
 
 
 BUDGET = {"train.steps", "train.peak_learning_rate", "train.remat"}  # remat is speed
