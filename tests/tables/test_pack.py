@@ -16,6 +16,7 @@ from experiments import sweep
 from tests import tiny_runs as runs
 from transformer_jax.config.changes import with_values
 from transformer_jax.errors import ConfigError, DataError, RunError
+from transformer_jax.files import write_csv
 from transformer_jax.tables import command, launch, merge, pace, pack
 from transformer_jax.tables.collect import counts
 from transformer_jax.tables.experiment import Experiment, Job, Scale, make_jobs
@@ -122,14 +123,9 @@ def test_a_row_runs_elsewhere_and_its_results_come_back(call, tmp_path, monkeypa
     keep_pace(here / "out" / "pace.csv", measured)
     with pytest.raises(RunError, match=r"linear, seed 0: .*pace.csv has another number of updates"):
         call(here, f"--merge={file}")
-    keep_pace(here / "out" / "pace.csv", measured._replace(row="base", device="9 x card"))
-    (here / "out" / "pace.csv").write_text(
-        "".join(
-            f"{line.rpartition(',')[0]}\n"  # as an earlier version wrote it
-            for line in (here / "out" / "pace.csv").read_text().splitlines()
-            if not line.startswith("linear")
-        )
-    )
+    other = measured._replace(row="base", device="9 x card")
+    # An earlier version wrote no digest of the config.
+    write_csv(here / "out" / "pace.csv", Pace._fields[:-1], [other[:-1]])
     before = runs.contents(here)
     with pytest.raises(RunError, match="'linear' has .* and 'base' had 9 x card"):
         call(here, f"--merge={file}")

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from transformer_jax.config.data import DataConfig
 from transformer_jax.errors import DataError, RunError, UserError
@@ -31,9 +32,13 @@ TextSums = Callable[[DataConfig, str], Mapping[str, str]]
 KINDS = {TRAIN: "training", VALID: "validation", SOURCES: "source", REFERENCES: "reference"}
 
 
-# A finished run of an archive: its job with its number of updates, its folder in the extracted
-# archive, its line, and the number of updates of its row if it gets a time.
-Found = tuple[Job, Path, Line, Pace | None]
+class Found(NamedTuple):
+    """A finished run of an archive."""
+
+    job: Job  # with its number of updates
+    files: Path  # its folder in the extracted archive
+    line: Line
+    pace: Pace | None
 
 
 def merge(
@@ -68,13 +73,13 @@ def merge(
         except UserError as error:
             # The folder is gone when the message is read.
             raise type(error)(str(error).replace(f"{folder}/", f"--merge={file}: ")) from None
-        for job, files, _, pace in runs:
-            if not job.folder.exists():
-                with new_folder(job.folder) as whole:
-                    _copy(files, whole)
-            if pace is not None:
-                keep_pace(output.paces, pace)
-        named = [line._replace(revision=plan.revision, p={}) for _, _, line, _ in runs]
+        for run in runs:
+            if not run.job.folder.exists():
+                with new_folder(run.job.folder) as whole:
+                    _copy(run.files, whole)
+            if run.pace is not None:
+                keep_pace(output.paces, run.pace)
+        named = [run.line._replace(revision=plan.revision, p={}) for run in runs]
         write_results(output.folder, [*read_results(output.folder), *named])
         digests = {line.config_digest for line in named}
         theirs = {name: one for name, one in answers.items() if digests.issuperset(one.configs)}
@@ -128,7 +133,8 @@ def _checked(
         if pace != here.get(line.row, pace):
             raise RunError(f"{job.label}: {output.paces} has another number of updates.")
         if pace is not None:
-            check_devices(output.paces, pace)
+            others = [one for row, one in here.items() if row != line.row]
+            check_devices(output.paces, pace, others)
         files = run_files(folder, job)
         _check_files(files, job)
         scores = read_evaluation(job._replace(folder=files))
@@ -138,7 +144,7 @@ def _checked(
                 f"{output.results.name} tells of: damaged. Copy the archive again."
             )
         _check_texts(files, job, scores, texts)
-        yield job, files, line, pace
+        yield Found(job, files, line, pace)
 
 
 def _check_files(files: Path, job: Job) -> None:

@@ -14,7 +14,7 @@ import logging
 import math
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -89,23 +89,19 @@ def keep_pace(path: Path, pace: Pace) -> None:
 
     Raises RunError if another row was timed on other devices: their times are not equal.
     """
-    write_csv(path, Pace._fields, [*_others(path, pace), pace])
-
-
-def check_devices(path: Path, pace: Pace) -> None:
-    """Raises RunError if another row of a pace.csv was timed on other devices than this one."""
-    _others(path, pace)
-
-
-def _others(path: Path, pace: Pace) -> list[Pace]:
     others = [one for one in read_table(path, Pace, ranges=RANGES) if one.row != pace.row]
+    check_devices(path, pace, others)
+    write_csv(path, Pace._fields, [*others, pace])
+
+
+def check_devices(path: Path, pace: Pace, others: Iterable[Pace]) -> None:
+    """Raises RunError if one of the other rows of a pace.csv was timed on other devices."""
     for one in others:
         if " x " in one.device and " x " in pace.device and one.device != pace.device:
             raise RunError(
                 f"{path}: {pace.row!r} has {pace.device}, and {one.row!r} had {one.device}: rows "
                 "of one table get equal devices. Give its --jobs, or another --out."
             )
-    return others
 
 
 def with_pace(job: Job, pace: Pace | None) -> Job:

@@ -175,7 +175,7 @@ def _weighted_log_probability(
 ) -> Array:
     """sum_s w_s log p(y_s | x) over all rows and draws, without dropout.
 
-    With `only_drawn` the EOS at the limit does not count: whatever the model says, it is there.
+    With `only_drawn` an EOS at the limit does not count: it is there whatever the model predicts.
     """
     drawn = batch.drawn
     assert drawn is not None
